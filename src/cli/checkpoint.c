@@ -26,22 +26,22 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		a->run = true;
 		return 0;
 	case ARGP_KEY_INIT:
-		state->child_inputs[0] = &a->move;
+		state->child_inputs[0] = state->child_inputs[1] = &a->move;
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
 }
-
-static const struct argp_child children[] = {
-	{ &move_argp, 0, NULL, 0 },
-	{ 0 },
-};
 
 int cmd_checkpoint(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
 		{ "leave-running", OPT_RUN, NULL, 0,
 		  "The program goes on here, too", 0 },
+		{ 0 },
+	};
+	static const struct argp_child children[] = {
+		{ &move_argp, 0, NULL, 0 },
+		{ &move_save_argp, 0, NULL, 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -59,7 +59,7 @@ int cmd_checkpoint(int argc, char **argv)
 		       "been. Peers on this host do not notice while it is "
 		       "being "
 		       "saved; all peers give up when their retries run "
-		       "out.\n\n"
+		       "out, or with --wait after so many seconds.\n\n"
 		       "Examples:\n"
 		       "  softhca checkpoint 4711 /tmp/image\n"
 		       "  softhca checkpoint --leave-running 4711 /tmp/image\n"
@@ -81,6 +81,9 @@ int cmd_checkpoint(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 	err = move_prepare(m, a.move.pid, dir);
+	if (!err && a.move.wait)
+		err = peers_ask(m, a.move.wait,
+				a.move.wait * UINT64_C(1000000000), a.run);
 	if (!err)
 		err = move_save(m, dir, a.run ? MOVE_RUN : MOVE_END);
 	if (err)
@@ -92,10 +95,23 @@ int cmd_checkpoint(int argc, char **argv)
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+static error_t parse_restore(int key, char *arg, struct argp_state *state)
+{
+	(void)arg;
+	if (key != ARGP_KEY_INIT)
+		return ARGP_ERR_UNKNOWN;
+	state->child_inputs[0] = state->input;
+	return 0;
+}
+
 int cmd_restore(int argc, char **argv)
 {
+	static const struct argp_child children[] = {
+		{ &move_argp, 0, NULL, 0 },
+		{ 0 },
+	};
 	static const struct argp argp = {
-		.parser = parse,
+		.parser = parse_restore,
 		.args_doc = "DIR",
 		.children = children,
 		.doc = "Goes on with the program that softhca checkpoint has "
@@ -109,7 +125,7 @@ int cmd_restore(int argc, char **argv)
 	};
 	struct move *m = calloc(1, sizeof(*m));
 	const char *dir = NULL;
-	struct args a = { .move = { .m = m, .dir = &dir, .no_pid = true } };
+	struct move_args a = { .m = m, .dir = &dir, .no_pid = true };
 	int err;
 
 	if (!m)

@@ -27,6 +27,8 @@ enum {
 
 /* A folder with all that is in it. */
 void cli_remove_all(const char *dir);
+/* But files whose names end so. */
+void cli_remove_but(const char *dir, const char *suffix);
 
 /* Prints "softhca: ..." on stderr. */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

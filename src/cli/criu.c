@@ -220,6 +220,7 @@ static pid_t begin_idle(void)
 static int try_once(struct criu *c, const char *dir, struct criu_why *why)
 {
 	const unsigned seconds = c->seconds;
+	const uint64_t begin = sys_now_ns();
 	pid_t pid = begin_idle();
 	char id[16];
 	char *const dump[] = { "-t", id, NULL };
@@ -243,6 +244,7 @@ static int try_once(struct criu *c, const char *dir, struct criu_why *why)
 			waitpid(pid, NULL, 0);
 	}
 	c->seconds = seconds;
+	c->tried_ns = sys_now_ns() - begin;
 	return err;
 }
 

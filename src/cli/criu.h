@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct criu {
@@ -18,6 +19,7 @@ struct criu {
 	char version[32];
 	bool no_breakpoints; /* it is told that there are none (CRIU_FAULT=130) */
 	unsigned seconds; /* for one call; 0: the default */
+	uint64_t tried_ns; /* it took to save and to restore a process, last */
 };
 
 /* What keeps CRIU from being used, and what to do about it. */

@@ -59,18 +59,32 @@ static const struct {
 	{ "suspend", cmd_suspend }, { "_probe", cmd_probe },
 };
 
+static const char *kept; /* by remove_one(): NULL: nothing */
+
 static int remove_one(const char *path, const struct stat *st, int type,
 		      struct FTW *ftw)
 {
+	const size_t len = strlen(path), end = kept ? strlen(kept) : 0;
+
 	(void)st;
 	(void)type;
 	(void)ftw;
-	return remove(path);
+	if (kept && len > end && !strcmp(path + len - end, kept))
+		return 0;
+	/* A folder stays where something in it does. */
+	return remove(path) && errno != ENOTEMPTY && errno != EEXIST;
 }
 
 void cli_remove_all(const char *dir)
 {
 	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+void cli_remove_but(const char *dir, const char *suffix)
+{
+	kept = suffix;
+	cli_remove_all(dir);
+	kept = NULL;
 }
 
 void cli_say(const char *fmt, ...)

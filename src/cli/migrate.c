@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cli/cli.h"
 #include "cli/move.h"
+#include "move/message.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,9 @@
 
 #define NETNS "netns:"
 #define SSH_FAILED 255 /* ssh(1) itself */
+/* How long peers are asked to wait: so much longer than is expected, at least. */
+#define WAIT_TIMES 4
+#define WAIT_SECONDS 60
 
 struct migrate {
 	struct move m;
@@ -44,7 +48,7 @@ static error_t parse_migrate(int key, char *arg, struct argp_state *state)
 		g->ssh = arg;
 		return 0;
 	case ARGP_KEY_INIT:
-		state->child_inputs[0] = &g->args;
+		state->child_inputs[0] = state->child_inputs[1] = &g->args;
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -78,6 +82,24 @@ static int call_hook(struct migrate *g, const char *word)
 		 rc < 0 ? -rc : rc);
 	g->m.fix[0] = '\0';
 	return -ECANCELED;
+}
+
+/* Before anything stops. */
+static int prepare(struct migrate *g, bool far)
+{
+	uint64_t away_ns, seconds;
+	int err = move_prepare(&g->m, g->args.pid, g->dir);
+
+	if (err)
+		return err;
+	away_ns = peers_expect(&g->m, far);
+	seconds = WAIT_TIMES * away_ns / 1000000000;
+	if (seconds < WAIT_SECONDS)
+		seconds = WAIT_SECONDS;
+	if (seconds > MOVE_SECONDS_MAX)
+		seconds = MOVE_SECONDS_MAX;
+	return peers_ask(&g->m, g->args.wait ? g->args.wait : (unsigned)seconds,
+			 away_ns, !strcmp(g->host, "."));
 }
 
 /* This host */
@@ -127,7 +149,7 @@ static int migrate_here(struct migrate *g)
 	int netns, err = open_netns(g, &netns);
 
 	if (!err)
-		err = move_prepare(&g->m, g->args.pid, g->dir);
+		err = prepare(g, false);
 	if (!err)
 		err = move_save(&g->m, g->dir, MOVE_END);
 	if (err)
@@ -168,9 +190,8 @@ static int copy_and_restore(struct migrate *g)
 
 static int migrate_there(struct migrate *g)
 {
-	const uint64_t begin = sys_now_ns();
 	uint64_t saved;
-	int err = move_prepare(&g->m, g->args.pid, g->dir);
+	int err = prepare(g, true);
 
 	if (!err)
 		err = move_save(&g->m, g->dir, MOVE_STOP);
@@ -202,7 +223,7 @@ static int migrate_there(struct migrate *g)
 	}
 	move_end(&g->m);
 	g->m.copy_ns = sys_now_ns() - saved;
-	g->m.blackout_ns = sys_now_ns() - begin;
+	g->m.blackout_ns = sys_real_ns() - g->m.tree.since_ns;
 	return 0;
 }
 
@@ -220,6 +241,7 @@ int cmd_migrate(int argc, char **argv)
 	};
 	static const struct argp_child children[] = {
 		{ &move_argp, 0, NULL, 0 },
+		{ &move_save_argp, 0, NULL, 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -273,7 +295,9 @@ int cmd_migrate(int argc, char **argv)
 	else
 		move_print(&g->m);
 	tree_let_go(&g->m.tree);
-	if (!g->keep)
+	if (!g->keep && strstr(g->m.why, g->dir))
+		cli_remove_but(g->dir, ".log"); /* where to look */
+	else if (!g->keep)
 		cli_remove_all(g->dir);
 	free(g);
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -2,8 +2,10 @@
  * move.c - saves and restores processes, in steps that can be undone
  */
 #include "cli/move.h"
+#include "base/gid.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "move/message.h"
 #include "os/proc.h"
 
 #include <dirent.h>
@@ -46,23 +48,25 @@ static int fail_criu(struct move *m, int err, const struct criu_why *why)
 	return err;
 }
 
-static uint64_t wall_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 /* Arguments */
 
-enum { OPT_CRIU = 0x100, OPT_TIMEOUT };
+enum { OPT_CRIU = 0x100, OPT_TIMEOUT, OPT_WAIT, OPT_FORCE };
 
 static const struct argp_option options[] = {
 	{ "criu", OPT_CRIU, "FILE", 0,
 	  "Use this CRIU; without it SOFTHCA_CRIU, or criu in PATH", 1 },
 	{ "timeout", OPT_TIMEOUT, "S", 0,
 	  "No call of CRIU may take longer (120)", 1 },
+	{ 0 },
+};
+
+static const struct argp_option save_options[] = {
+	{ "wait", OPT_WAIT, "S", 0,
+	  "Ask peers that use softhca to wait so long at most (checkpoint: not "
+	  "asked; migrate: 60, or more where much has to be saved)",
+	  1 },
+	{ "force", OPT_FORCE, NULL, 0,
+	  "Also if peers do not bear it, and their connections end", 1 },
 	{ 0 },
 };
 
@@ -99,32 +103,57 @@ static error_t parse_words(struct argp_state *state, struct move_args *a)
 	return EINVAL;
 }
 
+static error_t parse_seconds(struct argp_state *state, const char *option,
+			     const char *arg, unsigned max, unsigned *out)
+{
+	unsigned long n;
+	char *end;
+
+	n = strtoul(arg, &end, 10);
+	if (*arg < '0' || *arg > '9' || *end || !n || n > max) {
+		argp_error(state, "%s needs a number of seconds, 1 to %u",
+			   option, max);
+		return EINVAL;
+	}
+	*out = (unsigned)n;
+	return 0;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct move_args *a = state->input;
-	unsigned long n;
-	char *end;
 
 	switch (key) {
 	case OPT_CRIU:
 		a->m->criu_path = arg;
 		return 0;
 	case OPT_TIMEOUT:
-		n = strtoul(arg, &end, 10);
-		if (*arg < '0' || *arg > '9' || *end || !n || n > 86400) {
-			argp_error(state, "--timeout needs a number of "
-					  "seconds, 1 to 86400");
-			return EINVAL;
-		}
-		a->m->criu.seconds = (unsigned)n;
-		return 0;
+		return parse_seconds(state, "--timeout", arg, 86400,
+				     &a->m->criu.seconds);
 	case ARGP_KEY_ARGS:
 		return parse_words(state, a);
 	}
 	return ARGP_ERR_UNKNOWN;
 }
 
+static error_t parse_saving(int key, char *arg, struct argp_state *state)
+{
+	struct move_args *a = state->input;
+
+	switch (key) {
+	case OPT_WAIT:
+		return parse_seconds(state, "--wait", arg, MOVE_SECONDS_MAX,
+				     &a->wait);
+	case OPT_FORCE:
+		a->m->force = true;
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
 const struct argp move_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
+const struct argp move_save_argp = { save_options, parse_saving, NULL, NULL,
+				     NULL,         NULL,         NULL };
 
 /* Before anything stops */
 
@@ -210,7 +239,7 @@ static void choose_options(struct move *m)
 		add_option(m, "--file-locks");
 }
 
-static int write_image(struct move *m, const char *dir, uint64_t since)
+static int write_image(struct move *m, const char *dir)
 {
 	struct image *im = &m->image;
 	int err;
@@ -221,7 +250,7 @@ static int write_image(struct move *m, const char *dir, uint64_t since)
 		im->process[im->n].pid = x->pid;
 		im->process[im->n].done = x->away ? x->s.answer.done : -1;
 	}
-	im->since_ns = since;
+	im->since_ns = m->tree.since_ns;
 	memcpy(im->criu, m->criu.version, sizeof(im->criu));
 	err = image_write(im, dir);
 	return err ? fail(m, err, "cannot write to %s: %s", dir,
@@ -289,10 +318,9 @@ static void wake(const struct tree *t)
 static int undo(struct move *m, int err)
 {
 	char was[sizeof(m->why)];
-	uint64_t took;
 
 	wake(&m->tree);
-	if (!tree_resume(&m->tree, RESUME_NS, &took))
+	if (!tree_resume(&m->tree, RESUME_NS, &m->back))
 		return err;
 	memcpy(was, m->why, sizeof(was));
 	snprintf(m->why, sizeof(m->why), "%.900s; and %.900s", was,
@@ -302,8 +330,8 @@ static int undo(struct move *m, int err)
 
 int move_save(struct move *m, const char *dir, enum move_after after)
 {
-	const uint64_t since = wall_ns(), begin = sys_now_ns();
-	uint64_t then, took;
+	const uint64_t begin = sys_real_ns();
+	uint64_t then;
 	sigset_t was;
 	int err;
 
@@ -313,23 +341,25 @@ int move_save(struct move *m, const char *dir, enum move_after after)
 		fail(m, err, "%s", m->tree.why);
 		goto out;
 	}
-	then = sys_now_ns();
-	m->suspend_ns = then - begin;
+	if (!m->tree.naway)
+		m->tree.since_ns = begin;
+	then = sys_real_ns();
+	m->ask_ns += m->tree.since_ns - begin;
+	m->suspend_ns = then - m->tree.since_ns;
 	choose_options(m);
-	err = write_image(m, dir, since);
+	err = write_image(m, dir);
 	if (!err)
 		err = dump(m, dir, after);
-	m->save_ns = sys_now_ns() - then;
+	m->freeze_ns = sys_real_ns() - then;
 	if (err) {
 		undo(m, err);
 		goto out;
 	}
 	if (after == MOVE_RUN) {
-		err = tree_resume(&m->tree, RESUME_NS, &took);
+		err = tree_resume(&m->tree, RESUME_NS, &m->back);
 		if (err)
 			fail(m, err, "%s", m->tree.why);
-		m->resume_ns = took;
-		m->blackout_ns = sys_now_ns() - begin;
+		m->blackout_ns = m->back.real_ns - m->tree.since_ns;
 	}
 out:
 	sigprocmask(SIG_SETMASK, &was, NULL);
@@ -466,13 +496,14 @@ int move_restore(struct move *m, const char *dir, int netns)
 		fail_criu(m, err, &said);
 		goto out;
 	}
-	err = tree_await(&m->image, ARRIVE_NS, &m->resume_ns, why);
+	err = tree_await(&m->image, ARRIVE_NS, &m->back, why);
 	if (err) {
 		end_all(&m->image);
 		fail(m, err, "%s; it has been ended again", why);
 		goto out;
 	}
-	m->blackout_ns = wall_ns() - m->image.since_ns;
+	if (m->back.real_ns)
+		m->blackout_ns = m->back.real_ns - m->image.since_ns;
 out:
 	sigprocmask(SIG_SETMASK, &was, NULL);
 	return err;
@@ -485,30 +516,73 @@ void move_say(const struct move *m)
 	cli_say("%s%s%s", m->why, m->fix[0] ? "; " : "", m->fix);
 }
 
+const char *move_time(uint64_t ns, struct move_time *t)
+{
+	if (ns < 1000000000)
+		snprintf(t->text, sizeof(t->text), "%.1f ms", (double)ns / 1e6);
+	else
+		snprintf(t->text, sizeof(t->text), "%.2f s", (double)ns / 1e9);
+	return t->text;
+}
+
 static void print_one(const char *name, uint64_t ns, const char *what)
 {
-	if (!ns)
-		return;
-	if (ns < 1000000000)
-		printf("%-10s %7.1f ms  %s\n", name, (double)ns / 1e6, what);
-	else
-		printf("%-10s %7.2f s   %s\n", name, (double)ns / 1e9, what);
+	struct move_time t;
+
+	if (ns)
+		printf("%-10s %10s  %s\n", name, move_time(ns, &t), what);
+}
+
+static const char *plural(size_t n, const char *end)
+{
+	return n == 1 ? "" : end;
+}
+
+static void print_peers(const struct tree_back *back)
+{
+	union ibv_gid gid;
+	struct gid_text at;
+	char what[128];
+
+	for (size_t i = 0; i < back->naway; i++) {
+		const struct suspend_away *a = &back->away[i];
+
+		memcpy(gid.raw, a->at, sizeof(gid.raw));
+		snprintf(what, sizeof(what),
+			 "%s has waited, at most (%u connection%s)",
+			 gid_str(&gid, &at), a->qps, plural(a->qps, "s"));
+		print_one("peer", a->ns, what);
+	}
 }
 
 void move_print(const struct move *m)
 {
-	char what[64];
+	const struct suspend_peers *p = &m->tree.peers;
+	const size_t n = m->suspend_ns ? m->tree.n : m->image.n;
+	char what[128], ended[64] = "";
 
-	snprintf(what, sizeof(what), "%zu process%s",
-		 m->suspend_ns ? m->tree.n : m->image.n,
-		 (m->suspend_ns ? m->tree.n : m->image.n) == 1 ? "" : "es");
+	if (m->tree.seconds) {
+		snprintf(what, sizeof(what),
+			 "%u of %u connection%s: the peer waits, for %u s at "
+			 "most",
+			 p->wait, p->all, plural(p->all, "s"), m->tree.seconds);
+		print_one("ask", m->ask_ns, what);
+	}
+	if (m->back.ended)
+		snprintf(ended, sizeof(ended), "%zu process%s ended since",
+			 m->back.ended,
+			 m->back.ended == 1 ? " has" : "es have");
+	snprintf(what, sizeof(what), "%zu process%s", n, plural(n, "es"));
 	print_one("suspend", m->suspend_ns, what);
-	print_one("save", m->save_ns, "criu dump");
+	print_one("freeze", m->freeze_ns, "criu dump");
 	print_one("copy", m->copy_ns, "and what softhca restore says there");
 	print_one("restore", m->restore_ns, "criu restore");
-	print_one("resume", m->resume_ns, "");
+	print_one("resume", m->back.took_ns, "");
 	print_one("blackout", m->blackout_ns,
 		  m->suspend_ns ? "" :
 				  "since it was suspended, by the clock of the "
 				  "host");
+	print_peers(&m->back);
+	if (*ended)
+		printf("%s\n", ended);
 }

@@ -20,14 +20,19 @@ struct move {
 	struct tree tree;
 	struct image image;
 	char why[2048], fix[256]; /* of what has failed */
+	bool force; /* whatever peers bear */
+	struct suspend_peers peers; /* before anything stops */
 	/* The timeline. */
-	uint64_t suspend_ns, save_ns, copy_ns, restore_ns, resume_ns;
+	uint64_t ask_ns, suspend_ns, freeze_ns, copy_ns, restore_ns;
 	uint64_t blackout_ns;
+	struct tree_back back;
 };
 
-/* What the commands share: --criu, --timeout, and their arguments. */
+/* What the commands share: --criu, --timeout, and their arguments; --wait and
+ * --force where something is to be suspended. */
 struct move_args {
 	struct move *m;
+	unsigned wait; /* --wait; 0: not given */
 	pid_t pid;
 	const char **dir, **host; /* what follows the process ID; or NULL */
 	bool no_pid;
@@ -36,11 +41,22 @@ struct move_args {
 extern const struct argp move_argp;
 /* An argument that is a process ID; EINVAL, and it has been said. */
 error_t move_parse_pid(struct argp_state *state, const char *arg, pid_t *pid);
+extern const struct argp move_save_argp;
 
 enum move_after { MOVE_END, MOVE_RUN, MOVE_STOP };
 
 /* Finds and tries CRIU, reads the tree of pid, and makes dir. 0 or -errno. */
 int move_prepare(struct move *m, pid_t pid, const char *dir);
+/*
+ * peers.c: move_save() is to ask peers to wait for so many seconds. Who would not is
+ * known here, and what they bear is compared with how long the program will be away.
+ * seated: those of this host wait anyhow. 0, or -errno: they do not bear it.
+ */
+int peers_ask(struct move *m, unsigned seconds, uint64_t away_ns, bool seated);
+/* How long that is likely to be, by how long it took to try CRIU, and by the memory
+ * of the processes; far: on another host. */
+uint64_t peers_expect(const struct move *m, bool far);
+
 /* Suspends it and saves it to dir. Then it has ended, goes on, or is stopped. 0, or
  * -errno, and then it goes on. */
 int move_save(struct move *m, const char *dir, enum move_after after);
@@ -55,6 +71,11 @@ int move_netns(pid_t pid);
 int move_restore(struct move *m, const char *dir, int netns);
 
 void move_say(const struct move *m);
+/* As printed: "2.1 ms". */
+struct move_time {
+	char text[32];
+};
+const char *move_time(uint64_t ns, struct move_time *t);
 /* "suspend 2.1 ms" and so on, what there is, to stdout. */
 void move_print(const struct move *m);
 

@@ -14,11 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define ASK_NS 15000000000u /* a process suspends, or says why not */
 #define ROUNDS 5 /* others begin meanwhile */
-#define OPEN_NS 1000000u
+#define END_NS 200000000u /* one whose files are closed has ended */
+#define NAP_NS 1000000u
 
 __attribute__((format(printf, 3, 4))) static int fail(char why[1024], int err,
 						      const char *fmt, ...)
@@ -115,11 +117,60 @@ static bool has_thread(pid_t pid)
 	return found;
 }
 
+/* What is to be done is not done, as err and its answer say. */
+static int fail_member(struct tree *t, const struct member *m, const char *does,
+		       int err)
+{
+	const char *why = m->s.answer.why;
+
+	if (err == -ETIMEDOUT)
+		why = "it does not answer";
+	else if (err == -EPROTO)
+		why = "it has another version of softhca, which does not know "
+		      "this command";
+	return fail(t->why, err, "process %d does not %s: %s", (int)m->pid,
+		    does, *why ? why : strerror(-err));
+}
+
+static void add_peers(struct suspend_peers *sum, const struct suspend_peers *p)
+{
+	sum->all += p->all;
+	sum->wait += p->wait;
+	sum->host += p->host;
+	if (p->patience_ms < sum->patience_ms)
+		sum->patience_ms = p->patience_ms;
+	if (p->far_ms < sum->far_ms)
+		sum->far_ms = p->far_ms;
+	sum->other_secret |= p->other_secret;
+}
+
+int tree_count_peers(struct tree *t, struct suspend_peers *sum)
+{
+	static const struct suspend_request want = { .count = true };
+	char path[4096];
+	int err = 0;
+
+	*sum = (struct suspend_peers){ .patience_ms = UINT32_MAX,
+				       .far_ms = UINT32_MAX };
+	for (size_t i = 0; i < t->n && !err; i++) {
+		struct member *m = &t->member[i];
+
+		if (suspend_state_of(m->pid, path) != SUSPEND_SOCKET)
+			continue;
+		err = suspend_ask(m->pid, path, &want, ASK_NS, &m->s);
+		if (err)
+			fail_member(t, m, "say who its peers are", err);
+		else
+			add_peers(sum, &m->s.answer.peers);
+	}
+	return err;
+}
+
 static int suspend(struct tree *t, struct member *m)
 {
+	const struct suspend_request want = { .seconds = t->seconds };
 	char path[4096];
 	enum suspend_state state = suspend_state_of(m->pid, path);
-	const char *why = m->s.answer.why;
 	int err;
 
 	if (state == SUSPEND_NO_DEVICE && !has_thread(m->pid))
@@ -132,26 +183,23 @@ static int suspend(struct tree *t, struct member *m)
 			"or has no directory for its socket "
 			"(SOFTHCA_RUNDIR)",
 			(int)m->pid);
-	err = suspend_ask(m->pid, path, ASK_NS, &m->s);
-	if (!err) {
-		m->away = true;
-		t->naway++;
-		return 0;
-	}
-	if (err == -ETIMEDOUT)
-		why = "it does not answer";
-	else if (err == -EPROTO)
-		why = "it has another version of softhca, which does not know "
-		      "this command";
-	return fail(t->why, err, "process %d does not suspend: %s", (int)m->pid,
-		    *why ? why : strerror(-err));
+	err = suspend_ask(m->pid, path, &want, ASK_NS, &m->s);
+	if (err)
+		return fail_member(t, m, "suspend", err);
+	m->away = true;
+	if (!t->naway++ || m->s.answer.real_ns < t->since_ns)
+		t->since_ns = m->s.answer.real_ns;
+	add_peers(&t->peers, &m->s.answer.peers);
+	return 0;
 }
 
 int tree_suspend(struct tree *t)
 {
+	struct tree_back back;
 	size_t done = 0;
-	uint64_t took;
 	int err = 0;
+
+	t->peers = (struct suspend_peers){ 0 };
 
 	for (int i = 0; i < ROUNDS && done < t->n && !err; i++) {
 		while (done < t->n && !err)
@@ -165,7 +213,7 @@ int tree_suspend(struct tree *t)
 		char why[sizeof(t->why)];
 
 		memcpy(why, t->why, sizeof(why));
-		tree_resume(t, ASK_NS, &took);
+		tree_resume(t, ASK_NS, &back);
 		memcpy(t->why, why, sizeof(why));
 	}
 	return err;
@@ -186,8 +234,36 @@ void tree_let_go(struct tree *t)
 		let_go(&t->member[i]);
 }
 
+static void add_away(struct tree_back *back, const struct suspend_away *a)
+{
+	size_t i = 0;
+
+	while (i < back->naway &&
+	       memcmp(back->away[i].at, a->at, sizeof(a->at)) != 0)
+		i++;
+	if (i == SUSPEND_AWAY)
+		return;
+	if (i == back->naway) {
+		back->away[back->naway++] = *a;
+		return;
+	}
+	back->away[i].qps += a->qps;
+	if (a->ns > back->away[i].ns)
+		back->away[i].ns = a->ns;
+}
+
+static void add_back(struct tree_back *back, const struct suspend_answer *a)
+{
+	if (a->took_ns > back->took_ns)
+		back->took_ns = a->took_ns;
+	if (a->real_ns > back->real_ns)
+		back->real_ns = a->real_ns;
+	for (size_t i = 0; i < a->naway && i < SUSPEND_AWAY; i++)
+		add_away(back, &a->away[i]);
+}
+
 /* Until the last word, as it tries again, or no later. */
-static int await(int fd, pid_t pid, uint64_t wait_ns, uint64_t *took_ns,
+static int await(int fd, pid_t pid, uint64_t wait_ns, struct tree_back *back,
 		 char why[1024])
 {
 	const uint64_t begin = sys_now_ns();
@@ -201,8 +277,7 @@ static int await(int fd, pid_t pid, uint64_t wait_ns, uint64_t *took_ns,
 					&a);
 	} while (!err && a.err);
 	if (!err) {
-		if (a.took_ns > *took_ns)
-			*took_ns = a.took_ns;
+		add_back(back, &a);
 		return 0;
 	}
 	if (err == -ETIMEDOUT && a.err == ETIMEDOUT)
@@ -211,14 +286,14 @@ static int await(int fd, pid_t pid, uint64_t wait_ns, uint64_t *took_ns,
 			    "on",
 			    (int)pid, (unsigned)(wait_ns / 1000000000));
 	return fail(why, err, "process %d cannot go on: %s", (int)pid,
-		    a.err ? a.why : strerror(-err));
+		    a.why[0] ? a.why : strerror(-err));
 }
 
-int tree_resume(struct tree *t, uint64_t wait_ns, uint64_t *took_ns)
+int tree_resume(struct tree *t, uint64_t wait_ns, struct tree_back *back)
 {
 	int fd[IMAGE_PROCESSES], err = 0;
 
-	*took_ns = 0;
+	*back = (struct tree_back){ 0 };
 	for (size_t i = 0; i < t->n; i++) {
 		struct member *m = &t->member[i];
 
@@ -238,7 +313,7 @@ int tree_resume(struct tree *t, uint64_t wait_ns, uint64_t *took_ns)
 			err = fail(t->why, fd[i], "process %d is gone",
 				   (int)m->pid);
 		else if (!err)
-			err = await(fd[i], m->pid, wait_ns, took_ns, t->why);
+			err = await(fd[i], m->pid, wait_ns, back, t->why);
 		if (fd[i] >= 0)
 			close(fd[i]);
 		let_go(m);
@@ -248,12 +323,45 @@ int tree_resume(struct tree *t, uint64_t wait_ns, uint64_t *took_ns)
 	return err;
 }
 
-int tree_await(const struct image *im, uint64_t wait_ns, uint64_t *took_ns,
+/* As a program does that was at its end, by itself. */
+static bool has_exited(pid_t pid)
+{
+	const uint64_t begin = sys_now_ns();
+	siginfo_t si = { 0 };
+
+	while (!kill(pid, 0) && proc_state(pid, pid) != 'Z') {
+		if (sys_now_ns() - begin > END_NS)
+			return false;
+		sys_sleep(NAP_NS);
+	}
+	/* The parent of all is our child, who is restored. */
+	return waitid(P_PID, (id_t)pid, &si, WEXITED | WNOHANG | WNOWAIT) ||
+	       !si.si_pid || si.si_code == CLD_EXITED;
+}
+
+static int await_restored(int fd, pid_t pid, uint64_t wait_ns,
+			  struct tree_back *back, char why[1024])
+{
+	int err;
+
+	if (fd < 0)
+		err = fail(why, fd,
+			   "process %d has ended, or has not what it had: %s",
+			   (int)pid, strerror(-fd));
+	else
+		err = await(fd, pid, wait_ns, back, why);
+	if (!err || err == -ETIMEDOUT || !has_exited(pid))
+		return err;
+	back->ended++;
+	return 0;
+}
+
+int tree_await(const struct image *im, uint64_t wait_ns, struct tree_back *back,
 	       char why[1024])
 {
 	int fd[IMAGE_PROCESSES], err = 0;
 
-	*took_ns = 0;
+	*back = (struct tree_back){ 0 };
 	for (size_t i = 0; i < im->n; i++)
 		fd[i] = im->process[i].done < 0 ?
 				-1 :
@@ -262,14 +370,9 @@ int tree_await(const struct image *im, uint64_t wait_ns, uint64_t *took_ns,
 	for (size_t i = 0; i < im->n; i++) {
 		if (im->process[i].done < 0)
 			continue;
-		if (fd[i] < 0 && !err)
-			err = fail(why, fd[i],
-				   "process %d has ended, or has not what it "
-				   "had: %s",
-				   (int)im->process[i].pid, strerror(-fd[i]));
-		else if (!err)
-			err = await(fd[i], im->process[i].pid, wait_ns, took_ns,
-				    why);
+		if (!err)
+			err = await_restored(fd[i], im->process[i].pid, wait_ns,
+					     back, why);
 		if (fd[i] >= 0)
 			close(fd[i]);
 	}

@@ -10,6 +10,7 @@
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "hooks/trace.h"
 #include "os/config.h"
 #include "verbs/ah.h"
 
@@ -30,6 +31,9 @@ struct moving {
 	pthread_mutex_t lock; /* of what follows */
 	struct move *move;
 	char why[300]; /* "", or there is none, as the secret is missing */
+	uint64_t asked_ns; /* CLOCK_REALTIME when peers were asked to wait */
+	struct moving_away away[MOVING_AWAY];
+	size_t naway;
 };
 
 /* A queue pair of ours with its lock, and a reference; NULL: there is none. */
@@ -104,6 +108,9 @@ static void pause_qp(void *arg, uint32_t qpn, uint64_t until_ns,
 	if (!qp)
 		return;
 	note(qp, said);
+	if (tracing())
+		trace_keep(TRACE_PEER_AWAY, qpn,
+			   (uint32_t)((until_ns - now) / 1000000000), 0, 0, 0);
 	roce_qp_pause(roce_qp(qp->core), until_ns, now);
 	if (config_get()->explain)
 		engine_explain(qp->core,
@@ -154,11 +161,28 @@ static void follow(void *arg, uint32_t qpn, const struct move_news *news,
 	link_way_changed(&qp->sched.way);
 	shca_remote_forget(qp);
 	qp->sport = 0;
+	if (tracing())
+		trace_keep(TRACE_PEER_BACK, qpn, 0, 0, 0, 0);
 	if (config_get()->explain)
 		engine_explain(qp->core, "the peer is back");
 	go_on(qp);
 	give(qp);
 	gsi_peer_moved(g->e, dest, &was, &moved);
+}
+
+/* moving->lock is held. */
+static void note_away(struct moving *g, const union ibv_gid *at)
+{
+	size_t i = 0;
+
+	while (i < g->naway && !gid_equal(&g->away[i].at, at))
+		i++;
+	if (i == MOVING_AWAY)
+		return;
+	if (i == g->naway)
+		g->away[g->naway++] = (struct moving_away){ .at = *at };
+	g->away[i].qps++;
+	g->away[i].ns = sys_real_ns() - g->asked_ns;
 }
 
 static void known(void *arg, uint32_t qpn)
@@ -167,6 +191,7 @@ static void known(void *arg, uint32_t qpn)
 
 	if (!qp)
 		return;
+	note_away(arg, &roce_qp_path(roce_qp(qp->core))->dgid);
 	go_on(qp);
 	give(qp);
 }
@@ -317,6 +342,9 @@ static void add(struct engine_qp *sched, void *arg)
 
 	if (!shca_qp_is_roce(qp) || !see(qp, &q) || is_own(l->e, &q))
 		return;
+	/* Who is away as well waits anyhow, and answers nothing. */
+	if (engine_keeps_seat(l->e, q.peer, &q.path))
+		return;
 	if (l->n == l->size) {
 		l->size = l->size ? 2 * l->size : 64;
 		more = realloc(l->qp, l->size * sizeof(*more));
@@ -378,40 +406,57 @@ int moving_hello(struct engine *e, const char **why)
 	return err;
 }
 
-struct patience {
+struct census {
 	struct moving *g;
-	uint64_t ns;
+	struct moving_sum *sum;
 };
 
 /* Those who follow the specification wait so long at least, with the attributes of
- * our end: who connects mostly gives both the same. */
-static void bears(struct engine_qp *sched, void *arg)
+ * our end: who connects mostly gives both the same. An end that only receives has
+ * none. */
+static uint64_t bears(const struct shca_qp *qp, const struct move_qp *q)
+{
+	const struct ibv_qp_attr *a = &qp->core->attr;
+
+	if (q->silent)
+		return 0;
+	return a->timeout ?
+		       (UINT64_C(4096) << a->timeout) * (a->retry_cnt + 1u) :
+		       UINT64_MAX;
+}
+
+static void count(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = sched_qp(sched);
-	struct patience *p = arg;
-	const struct ibv_qp_attr *a;
+	struct census *c = arg;
+	struct moving_sum *sum = c->sum;
+	struct engine *e = c->g->e;
 	struct move_qp q;
+	uint64_t ns;
 
-	if (!shca_qp_is_roce(qp) || !see(qp, &q) || is_own(p->g->e, &q) ||
-	    move_understood(p->g->move, q.qpn))
+	if (!shca_qp_is_roce(qp) || !see(qp, &q) || is_own(e, &q) ||
+	    move_understood(c->g->move, q.qpn))
 		return;
-	a = &qp->core->attr;
-	if (a->timeout)
-		p->ns = min_u64(p->ns, (UINT64_C(4096) << a->timeout) *
-					       (a->retry_cnt + 1u));
+	ns = bears(qp, &q);
+	sum->patience_ns = min_u64(sum->patience_ns, ns);
+	if (engine_is_of_host(e, q.peer, &q.path))
+		sum->host++;
+	else
+		sum->far_ns = min_u64(sum->far_ns, ns);
 }
 
 void moving_sum(struct engine *e, struct moving_sum *sum)
 {
 	struct moving *g = to_process(e)->moving;
-	struct patience p = { g, UINT64_MAX };
+	struct census c = { g, sum };
 
+	*sum = (struct moving_sum){ .patience_ns = UINT64_MAX,
+				    .far_ns = UINT64_MAX };
 	/* Nobody else changes the plan: no lock, which is before a QP's. */
-	engine_qps_each(e, bears, &p);
+	engine_qps_each(e, count, &c);
 	pthread_mutex_lock(&g->lock);
 	sum->sum = move_sum(g->move);
 	pthread_mutex_unlock(&g->lock);
-	sum->patience_ns = p.ns;
 }
 
 void moving_pause(struct engine *e, uint32_t seconds)
@@ -419,6 +464,8 @@ void moving_pause(struct engine *e, uint32_t seconds)
 	struct moving *g = to_process(e)->moving;
 
 	pthread_mutex_lock(&g->lock);
+	g->naway = 0;
+	g->asked_ns = sys_real_ns();
 	move_pause(g->move, seconds, clock_ns());
 	pthread_mutex_unlock(&g->lock);
 	await(g);
@@ -449,4 +496,18 @@ void moving_resume(struct engine *e)
 	move_resume(g->move, clock_ns());
 	engine_alarm_set(e, &g->alarm, move_deadline(g->move));
 	pthread_mutex_unlock(&g->lock);
+}
+
+bool moving_heard(struct engine *e, struct moving_away away[MOVING_AWAY],
+		  size_t *n)
+{
+	struct moving *g = to_process(e)->moving;
+	bool waits;
+
+	pthread_mutex_lock(&g->lock);
+	waits = move_waits(g->move);
+	memcpy(away, g->away, g->naway * sizeof(*away));
+	*n = g->naway;
+	pthread_mutex_unlock(&g->lock);
+	return !waits;
 }

@@ -24,8 +24,13 @@ void moving_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
 int moving_hello(struct engine *e, const char **why);
 struct moving_sum {
 	struct move_sum sum;
-	/* Of those who do not: what they bear at least; UINT64_MAX: for ever. */
+	/* Of those who do not: what they bear at least; 0: that is not known,
+	 * UINT64_MAX: for ever. */
 	uint64_t patience_ns;
+	/* How many of those are processes of this host, which wait as long as
+	 * somebody has the seat; and what the others bear. */
+	size_t host;
+	uint64_t far_ns;
 };
 void moving_sum(struct engine *e, struct moving_sum *sum);
 /* Those who do wait from now on. */
@@ -36,5 +41,16 @@ bool moving_tells(struct engine *e, uint32_t qpn);
 void moving_renumber(struct engine *e, uint32_t from, uint32_t to, bool ids);
 /* They go on; they are told by and by. */
 void moving_resume(struct engine *e);
+/* Who has said that it goes on, by address, and how long it has waited at most: from
+ * before it was asked. Whether all have that were told, or nobody tells them any
+ * more. */
+#define MOVING_AWAY 16
+struct moving_away {
+	union ibv_gid at;
+	uint32_t qps;
+	uint64_t ns;
+};
+bool moving_heard(struct engine *e, struct moving_away away[MOVING_AWAY],
+		  size_t *n);
 
 #endif

@@ -183,10 +183,11 @@ static enum stat_want wanted(int fd)
 }
 
 void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg,
-		 void (*suspend)(int who))
+		 void (*suspend)(int who, const struct suspend_request *want))
 {
 	for (int i = 0; i < ANSWERS; i++) {
 		int who = sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct suspend_request want;
 		int file;
 		pid_t pid;
 
@@ -196,8 +197,8 @@ void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg,
 			sys_close(who);
 			continue;
 		}
-		if (suspend && suspend_is_asked(who)) {
-			suspend(who);
+		if (suspend && suspend_is_asked(who, &want)) {
+			suspend(who, &want);
 			continue;
 		}
 		file = copy(arg, wanted(who));

@@ -94,10 +94,11 @@ enum stat_want {
  * wait there: copy() returns such a file, or -errno; suspend(), which may be NULL,
  * takes over the connection of who asks for that (suspend_ask.h).
  */
+struct suspend_request;
 int stat_listen(const char *path, unsigned slot);
 void stat_unlink(const char *path, unsigned slot);
 void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg,
-		 void (*suspend)(int who));
+		 void (*suspend)(int who, const struct suspend_request *want));
 
 /* A file in memory of head and what follows it, sealed; or -errno. */
 int stat_file(const struct stat_head *head, const struct stat_device *devices,

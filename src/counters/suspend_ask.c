@@ -19,20 +19,30 @@
 #include <unistd.h>
 
 #define MAGIC "softhca"
-#define NAME "softhca-suspend" /* how the name of who asks begins */
+/* How the name of who asks begins; a number of seconds follows. */
+#define NAME "softhca-suspend"
+#define NAME_COUNT "softhca-peers"
 #define FILES "/softhca-" /* and the files of a registry, behind their folder */
 #define SUFFIX ".s" /* of a socket's */
 
 /* Answering */
 
-bool suspend_is_asked(int who)
+bool suspend_is_asked(int who, struct suspend_request *want)
 {
 	struct sockaddr_un a = { 0 };
+	char name[sizeof(a.sun_path)] = "";
 	socklen_t len = sizeof(a);
 
-	return !getpeername(who, (struct sockaddr *)&a, &len) &&
-	       len > sizeof(a.sun_family) + sizeof(NAME) &&
-	       !memcmp(a.sun_path + 1, NAME, sizeof(NAME) - 1);
+	*want = (struct suspend_request){ 0 };
+	if (getpeername(who, (struct sockaddr *)&a, &len) ||
+	    len <= sizeof(a.sun_family) + 1)
+		return false;
+	/* Behind the 0 of such a name. */
+	memcpy(name, a.sun_path + 1, len - sizeof(a.sun_family) - 1);
+	if (sscanf(name, NAME "-%u-", &want->seconds) == 1)
+		return true;
+	want->count = !strncmp(name, NAME_COUNT "-", sizeof(NAME_COUNT));
+	return want->count;
 }
 
 static void sign(struct suspend_answer *a)
@@ -170,11 +180,12 @@ static int connect_to(pid_t pid, const char *path, int fd)
 }
 
 /* What we want. */
-static int take_name(int fd)
+static int take_name(int fd, const struct suspend_request *want)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	int len = snprintf(a.sun_path + 1, sizeof(a.sun_path) - 1,
-			   NAME "-%d-%d", (int)getpid(), fd);
+			   "%s-%u-%d-%d", want->count ? NAME_COUNT : NAME,
+			   want->seconds, (int)getpid(), fd);
 
 	return bind(fd, (struct sockaddr *)&a,
 		    (socklen_t)(sizeof(a.sun_family) + 1 + (size_t)len)) ?
@@ -230,15 +241,15 @@ static int hear(int fd, uint64_t wait_ns, struct suspended *s)
 	return !is_sound(&s->answer, (size_t)n) ? -EPROTO : -s->answer.err;
 }
 
-int suspend_ask(pid_t pid, const char *path, uint64_t wait_ns,
-		struct suspended *s)
+int suspend_ask(pid_t pid, const char *path, const struct suspend_request *want,
+		uint64_t wait_ns, struct suspended *s)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err;
 
 	*s = (struct suspended){ .hold = -1, .seat = -1 };
 	if (fd < 0)
 		return -errno;
-	err = take_name(fd);
+	err = take_name(fd, want);
 	if (!err)
 		err = connect_to(pid, path, fd);
 	if (!err && !is_of(fd, pid))
@@ -246,7 +257,7 @@ int suspend_ask(pid_t pid, const char *path, uint64_t wait_ns,
 	if (!err)
 		err = hear(fd, wait_ns, s);
 	sys_close(fd);
-	if (!err && s->hold < 0)
+	if (!err && s->hold < 0 && !want->count)
 		err = -EPROTO;
 	if (err && s->hold >= 0)
 		sys_close(s->hold);

@@ -193,6 +193,12 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 /* Whether the link had no room for qp's last packet, and has none yet: then it
  * is flushed when there is. qp's lock is held. */
 bool engine_starved(struct engine_qp *qp);
+/* Whether a process of this host has qpn, at the end of path; and whether that is
+ * suspended with a seat. */
+bool engine_is_of_host(const struct engine *e, uint32_t qpn,
+		       const struct roce_path *path);
+bool engine_keeps_seat(struct engine *e, uint32_t qpn,
+		       const struct roce_path *path);
 /* link_ops.unread of whatever link reaches the peer of qp, whose lock is held. */
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2]);

@@ -197,6 +197,20 @@ bool engine_starved(struct engine_qp *qp)
 	return true;
 }
 
+bool engine_is_of_host(const struct engine *e, uint32_t qpn,
+		       const struct roce_path *path)
+{
+	return e->registry && path->local &&
+	       registry_owner(e->registry, qpn) >= 0;
+}
+
+bool engine_keeps_seat(struct engine *e, uint32_t qpn,
+		       const struct roce_path *path)
+{
+	return e->registry && roce_path_in_host(path) &&
+	       registry_keeps_seat(e->registry, qpn, path->net);
+}
+
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2])
 {
@@ -205,8 +219,7 @@ bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 	struct link *l = by_peer ? qp->way.link : e->link[0];
 
 	/* Its process is suspended, and will come back. */
-	if (e->registry && roce_path_in_host(path) &&
-	    registry_keeps_seat(e->registry, qpn, path->net)) {
+	if (engine_keeps_seat(e, qpn, path)) {
 		mark[0] = mark[1] = 0;
 		return true;
 	}

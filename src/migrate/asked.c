@@ -1,5 +1,6 @@
 /*
- * asked.c - this process is suspended by another one (counters/suspend_ask.h)
+ * asked.c - this process is suspended by another one (counters/suspend_ask.h), or
+ * counts its peers for it
  *
  * By a thread of its own, which blocks all signals: the engine's ends meanwhile.
  * It has three descriptors while the process is away, all of pipes, which anybody
@@ -8,6 +9,8 @@
  * it cannot go on it says why, and tries again, as an address may come late.
  */
 #include "softhca/migrate.h"
+
+#include "migrate.h"
 
 #include "base/fd_high.h"
 #include "base/say.h"
@@ -32,6 +35,8 @@
 			       * elsewhere: files are then to be as they were */
 #define HEARD_NS 3000000000u /* who wants to know what came of it looks */
 #define LOOK_NS 5000000u
+/* And peers, who are told that this process goes on, say that they do. */
+#define PEERS_NS 1000000000u
 
 static struct pipes {
 	int hold[2]; /* the process is away as long as [1] is open somewhere */
@@ -39,6 +44,11 @@ static struct pipes {
 } pipes = { { -1, -1 }, { -1, -1 } };
 
 static _Atomic bool busy;
+
+static struct asked {
+	int who;
+	struct suspend_request want;
+} asked;
 
 static void put(int *fd)
 {
@@ -77,27 +87,41 @@ static void explain(struct suspend_answer *a, int err, const char *why)
 {
 	a->err = err;
 	a->done = pipes.done[0];
+	a->real_ns = sys_real_ns();
 	snprintf(a->why, sizeof(a->why), "%s", err ? why : "");
 }
 
+static void note_stop(struct suspend_answer *a)
+{
+	const struct migrate_stop stop = migrate_stopped();
+
+	a->real_ns = stop.real_ns;
+	a->peers.all = (uint32_t)stop.all;
+	a->peers.wait = (uint32_t)stop.waits;
+}
+
 /* Suspends, and says so. Whether somebody has heard that. */
-static bool leave(int who)
+static bool leave(void)
 {
 	struct suspend_answer a = { 0 };
 	const uint64_t begin = sys_now_ns();
+	const unsigned seconds = asked.want.seconds;
 	int seat = -1, err = pipes_open();
 	bool away;
 
 	if (err) {
 		explain(&a, err, sys_strerror(err));
 	} else {
-		err = softhca_suspend_seated(&seat);
+		err = seconds ? softhca_suspend_for(seconds, &seat) :
+				softhca_suspend_seated(&seat);
 		explain(&a, err, softhca_migrate_why());
 	}
 	away = !err;
+	if (away)
+		note_stop(&a);
 	a.took_ns = sys_now_ns() - begin;
-	err = suspend_answer(who, &a, away ? pipes.hold[1] : -1, seat);
-	sys_close(who);
+	err = suspend_answer(asked.who, &a, away ? pipes.hold[1] : -1, seat);
+	sys_close(asked.who);
 	put(&pipes.hold[1]);
 	put(&seat);
 	/* Nobody has heard it: then nobody has the pipe's end. */
@@ -122,6 +146,26 @@ static void wait_heard(void)
 	while (!ioctl(pipes.done[0], FIONREAD, &left) && left &&
 	       sys_now_ns() - begin < HEARD_NS)
 		sys_sleep(LOOK_NS);
+}
+
+/* For who wants to know how long they have waited. */
+static void hear_peers(struct suspend_answer *a)
+{
+	const uint64_t begin = sys_now_ns();
+	struct moving_away away[MOVING_AWAY];
+	size_t n;
+
+	if (!asked.want.seconds)
+		return;
+	while (!migrate_heard(away, &n) && sys_now_ns() - begin < PEERS_NS)
+		sys_sleep(LOOK_NS / 5);
+	for (size_t i = 0; i < n && i < SUSPEND_AWAY; i++) {
+		struct suspend_away *to = &a->away[a->naway++];
+
+		memcpy(to->at, away[i].at.raw, sizeof(to->at));
+		to->qps = away[i].qps;
+		to->ns = away[i].ns;
+	}
 }
 
 static void come_back(void)
@@ -152,14 +196,46 @@ static void come_back(void)
 		say("this process goes on");
 	explain(&a, 0, "");
 	a.took_ns = sys_now_ns() - begin;
+	hear_peers(&a);
 	suspend_done(pipes.done[1], &a);
 	wait_heard();
 }
 
+static uint32_t in_ms(uint64_t ns)
+{
+	return ns / 1000000 < UINT32_MAX ? (uint32_t)(ns / 1000000) :
+					   UINT32_MAX;
+}
+
+static void *count_main(void *arg)
+{
+	struct suspend_answer a = { 0 };
+	const int who = asked.who;
+	struct moving_sum sum = { 0 };
+	int err = migrate_count(&sum);
+
+	explain(&a, err, softhca_migrate_why());
+	if (!err)
+		a.peers = (struct suspend_peers){
+			.all = (uint32_t)sum.sum.all,
+			.wait = (uint32_t)sum.sum.hello,
+			.host = (uint32_t)sum.host,
+			.patience_ms = in_ms(sum.patience_ns),
+			.far_ms = in_ms(sum.far_ns),
+			.other_secret = sum.sum.other_secret,
+		};
+	/* Whoever hears it may ask for more at once. */
+	atomic_store(&busy, false);
+	suspend_answer(who, &a, -1, -1);
+	sys_close(who);
+	return arg;
+}
+
 static void *away_main(void *arg)
 {
+	(void)arg;
 	pthread_setname_np(pthread_self(), "softhca-away");
-	if (leave((int)(intptr_t)arg)) {
+	if (leave()) {
 		wait_held();
 		come_back();
 	}
@@ -168,31 +244,33 @@ static void *away_main(void *arg)
 	return NULL;
 }
 
-static int start(int who)
+static int start(int who, const struct suspend_request *want)
 {
 	pthread_attr_t attr;
 	sigset_t set, old;
 	pthread_t thread;
 	int err;
 
+	asked = (struct asked){ who, *want };
 	sigfillset(&set);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_sigmask(SIG_SETMASK, &set, &old);
-	err = pthread_create(&thread, &attr, away_main, (void *)(intptr_t)who);
+	err = pthread_create(&thread, &attr,
+			     want->count ? count_main : away_main, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return err;
 }
 
 /* In the engine's thread, which ends before the process is suspended. */
-static void asked(int who)
+static void answer(int who, const struct suspend_request *want)
 {
 	struct suspend_answer a = { 0 };
 	int err = EALREADY;
 
 	if (!atomic_exchange(&busy, true)) {
-		err = start(who);
+		err = start(who, want);
 		if (!err)
 			return;
 		atomic_store(&busy, false);
@@ -213,6 +291,6 @@ static void fork_child(void)
 
 __attribute__((constructor)) static void attach(void)
 {
-	shca_suspend_asked = asked;
+	shca_suspend_asked = answer;
 	pthread_atfork(NULL, NULL, fork_child);
 }

@@ -9,8 +9,11 @@
  */
 #include "softhca/migrate.h"
 
+#include "migrate.h"
+
 #include "connect/gsi.h"
 #include "connect/moving.h"
+#include "hooks/trace.h"
 #include "net/announce.h"
 #include "numbers.h"
 #include "os/report.h"
@@ -45,6 +48,8 @@ static struct {
 	int *seat; /* who asks for one */
 	unsigned seconds; /* that peers are asked to wait; 0: they are not */
 	bool told; /* some have been */
+	struct migrate_stop stop;
+	uint64_t stood_ns; /* CLOCK_REALTIME when our clock was stopped */
 	struct shca_moved moved; /* of our addresses */
 	struct numbers numbers;
 	char why[600];
@@ -358,6 +363,9 @@ static int addresses_back(struct shca_process *p)
 static int time_away(struct shca_process *p)
 {
 	(void)p;
+	if (tracing())
+		trace_keep(TRACE_AWAY, 0, 0, 0, 0, 0);
+	it.stood_ns = sys_real_ns();
 	clock_stop();
 	return 0;
 }
@@ -366,6 +374,8 @@ static int time_back(struct shca_process *p)
 {
 	(void)p;
 	clock_go();
+	if (tracing())
+		trace_keep(TRACE_BACK, 0, 0, sys_real_ns() - it.stood_ns, 0, 0);
 	return 0;
 }
 
@@ -470,11 +480,15 @@ static int tell(struct engine *e)
 {
 	const char *text = "";
 	int err = moving_hello(e, &text);
+	struct moving_sum sum = { 0 };
 
 	if (err)
 		return *text ? fail(err, "%s", text) : err;
 	moving_pause(e, it.seconds);
 	it.told = true;
+	moving_sum(e, &sum);
+	it.stop.all = sum.sum.all;
+	it.stop.waits = sum.sum.paused;
 	return 0;
 }
 
@@ -497,9 +511,11 @@ static int suspend(void)
 
 	if (!e)
 		return err;
+	it.stop = (struct migrate_stop){ 0 };
 	err = refuse(to_process(e));
 	if (!err && it.seconds)
 		err = tell(e);
+	it.stop.real_ns = sys_real_ns();
 	if (!err)
 		err = all_away(to_process(e));
 	if (err)
@@ -605,6 +621,14 @@ static int count_peers(void)
 	return err;
 }
 
+int migrate_count(struct moving_sum *sum)
+{
+	int err = call("softhca_migrate_peers", count_peers);
+
+	*sum = asked.peers;
+	return err;
+}
+
 int softhca_migrate_peers(struct softhca_peers *peers)
 {
 	int err = call(__func__, count_peers);
@@ -622,6 +646,29 @@ int softhca_migrate_peers(struct softhca_peers *peers)
 int softhca_resume(void)
 {
 	return call(__func__, resume);
+}
+
+struct migrate_stop migrate_stopped(void)
+{
+	struct migrate_stop stop;
+
+	pthread_mutex_lock(&it.lock);
+	stop = it.stop;
+	pthread_mutex_unlock(&it.lock);
+	return stop;
+}
+
+bool migrate_heard(struct moving_away away[MOVING_AWAY], size_t *n)
+{
+	struct engine *e = shca_process_hold();
+	bool all = true;
+
+	*n = 0;
+	if (!e)
+		return true;
+	all = moving_heard(e, away, n);
+	shca_process_drop(e);
+	return all;
 }
 
 const char *softhca_migrate_why(void)

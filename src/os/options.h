@@ -62,12 +62,14 @@ O(trace, const char *, string, "SOFTHCA_TRACE", "trace", "DIR", 0, set_trace, \
 O(explain, enum explain, explain, "SOFTHCA_EXPLAIN", "explain", "full", OPTION_ARG_OPTIONAL, set_explain, \
   "Print on stderr why completions and calls fail, and how queue pairs are " \
   "connected; =full: also where the program has posted what fails") \
+O(migrate_secret, const char *, string, "SOFTHCA_MIGRATE_SECRET", "migrate-secret", "FILE", 0, set_secret, \
+  "Ask peers on other hosts to wait while a process is moved, and heed them, " \
+  "only where they have the same bytes as FILE; see softhca(1)") \
 O(part_id, uint32_t, u32, "SOFTHCA_PART_ID", "part-id", "ID", 0, set_u32, \
   "vendor_part_id to report; perftest selects its posting method by it " \
   "(4129, a ConnectX-7: ibv_wr_* and inline data)") \
 V(vendor_id, uint32_t, u32, "SOFTHCA_VENDOR_ID") \
 V(tree, const char *, string, "SOFTHCA_SYSFS") /* what programs see of /sys */ \
-V(migrate_secret, const char *, string, "SOFTHCA_MIGRATE_SECRET") \
 V(cm_retries, uint8_t, retries, "SOFTHCA_CM_RETRIES") /* 1..15; 0: default */
 /* clang-format on */
 

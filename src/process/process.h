@@ -23,7 +23,8 @@ void shca_process_drop(struct engine *e);
 
 /* Who asks this process to suspend (counters/suspend_ask.h): takes over the
  * connection, in the thread. NULL: nobody can. src/migrate sets it. */
-extern void (*shca_suspend_asked)(int who);
+struct suspend_request;
+extern void (*shca_suspend_asked)(int who, const struct suspend_request *want);
 
 /*
  * Waits until fd is readable, and receives meanwhile, so that one thread wakes

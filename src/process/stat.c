@@ -54,7 +54,7 @@ struct copy {
 	uint64_t now;
 };
 
-void (*shca_suspend_asked)(int who);
+void (*shca_suspend_asked)(int who, const struct suspend_request *want);
 
 static struct shca_stat *to_stat(struct engine *e)
 {
