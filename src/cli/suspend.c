@@ -98,7 +98,7 @@ int cmd_suspend(int argc, char **argv)
 	};
 	struct suspend_args a = { 0 };
 	struct tree *t = calloc(1, sizeof(*t));
-	uint64_t took;
+	struct tree_back back;
 	int status = EXIT_RUN_FAILED;
 
 	if (!t)
@@ -114,7 +114,7 @@ int cmd_suspend(int argc, char **argv)
 		goto out;
 	}
 	status = run(a.command);
-	if (!has_ended(a.pid) && tree_resume(t, RESUME_NS, &took)) {
+	if (!has_ended(a.pid) && tree_resume(t, RESUME_NS, &back)) {
 		cli_say("%s", t->why);
 		status = EXIT_RUN_FAILED;
 	}
