@@ -18,6 +18,12 @@ static inline union ibv_gid gid_of_v4(const void *addr)
 	return gid;
 }
 
+static inline bool gid_is_v4(const union ibv_gid *gid)
+{
+	return gid->global.subnet_prefix == 0 && gid->raw[8] == 0 &&
+	       gid->raw[9] == 0 && gid->raw[10] == 0xff && gid->raw[11] == 0xff;
+}
+
 static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
 {
 	return a->global.subnet_prefix == b->global.subnet_prefix &&
@@ -53,8 +59,7 @@ struct gid_text {
 
 static inline const char *gid_str(const union ibv_gid *gid, struct gid_text *t)
 {
-	const union ibv_gid mapped = { .raw = { [10] = 0xff, [11] = 0xff } };
-	const bool v4 = !memcmp(gid->raw, mapped.raw, 12);
+	const bool v4 = gid_is_v4(gid);
 
 	return inet_ntop(v4 ? AF_INET : AF_INET6, gid->raw + (v4 ? 12 : 0),
 			 t->text, sizeof(t->text));

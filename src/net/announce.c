@@ -99,7 +99,5 @@ int netdev_announce(const struct netdev_gid *gid)
 	/* No Ethernet: there is nobody to be told. */
 	if (gid->loopback || !memcmp(gid->mac, none, sizeof(none)))
 		return 0;
-	return gid->gid.raw[10] == 0xff && !gid->gid.global.subnet_prefix ?
-		       by_arp(gid) :
-		       by_advertisement(gid);
+	return gid_is_v4(&gid->gid) ? by_arp(gid) : by_advertisement(gid);
 }

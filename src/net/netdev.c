@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
+#define V4_LOOPBACK_PREFIX 8
 #define LOOK_S 2 /* so often, where nobody says that something has changed */
 
 static bool name_listed(const char *ifnames, const char *name)
@@ -61,11 +62,13 @@ static int compare_addrs(const void *va, const void *vb)
 	return a->seq < b->seq ? -1 : a->seq > b->seq;
 }
 
-static void fill_gid(struct netdev_gid *g, const union ibv_gid *gid,
-		     const struct link_info *l)
+static void fill_gid(struct netdev_gid *g, const struct addr_info *a)
 {
+	const struct link_info *l = a->link;
+
 	*g = (struct netdev_gid){
-		.gid = *gid,
+		.gid = a->gid,
+		.prefix = a->prefix,
 		.ifindex = l->ifindex,
 		.mtu = l->mtu,
 		.loopback = l->flags & IFF_LOOPBACK,
@@ -125,6 +128,7 @@ static int put_first(struct netdev_table *t, const char *text)
 			return -EADDRNOTAVAIL;
 		g = t->gid[i];
 		g.gid = gid;
+		g.prefix = V4_LOOPBACK_PREFIX;
 		i = t->count < NETDEV_MAX_GIDS ? t->count++ : t->count - 1;
 	}
 	memmove(&t->gid[1], &t->gid[0], i * sizeof(t->gid[0]));
@@ -167,7 +171,7 @@ int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first)
 
 		if (i < last && i + skip >= last)
 			continue;
-		fill_gid(&t->gid[t->count++], &s.addr[i].gid, s.addr[i].link);
+		fill_gid(&t->gid[t->count++], &s.addr[i]);
 	}
 	netscan_free(&s);
 	if (!err && first && *first)

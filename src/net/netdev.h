@@ -22,6 +22,7 @@ struct netdev_gid {
 	uint32_t mtu; /* of the interface, bytes */
 	char ifname[IF_NAMESIZE];
 	bool loopback;
+	uint8_t prefix; /* bits of an address that are the network's */
 	uint8_t mac[6];
 };
 

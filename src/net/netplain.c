@@ -7,6 +7,7 @@
  */
 #include "netscan.h"
 
+#include "base/bytes.h"
 #include "base/gid.h"
 #include "base/sys.h"
 
@@ -96,10 +97,10 @@ static void inet6_line(struct netscan *s, int fd, char *line)
 {
 	char text[33], name[LINE];
 	struct addr_info *a;
-	unsigned int flags;
+	unsigned int flags, prefix;
 
-	if (sscanf(line, "%32[0-9a-f] %*x %*x %*x %x %511s", text, &flags,
-		   name) != 3 ||
+	if (sscanf(line, "%32[0-9a-f] %*x %x %*x %x %511s", text, &prefix,
+		   &flags, name) != 4 ||
 	    strlen(text) != 32 || flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED))
 		return;
 	a = add_addr(s, link_of(s, fd, name));
@@ -108,8 +109,10 @@ static void inet6_line(struct netscan *s, int fd, char *line)
 
 		a->gid.raw[i] = (uint8_t)strtoul(byte, NULL, 16);
 	}
-	if (a)
-		a->group = gid_is_link_local(&a->gid) ? 2 : 1;
+	if (!a)
+		return;
+	a->group = gid_is_link_local(&a->gid) ? 2 : 1;
+	a->prefix = (uint8_t)prefix;
 }
 
 /* Interface, destination, gateway, flags, two counts, metric, mask. */
@@ -142,9 +145,16 @@ static int add_ipv4(struct netscan *s, int fd)
 		struct addr_info *a =
 			add_addr(s, link_of(s, fd, req[i].ifr_name));
 
-		if (a)
-			a->gid = gid_of_v4(
-				(const uint8_t *)&req[i].ifr_addr.sa_data[2]);
+		if (!a)
+			continue;
+		a->gid =
+			gid_of_v4((const uint8_t *)&req[i].ifr_addr.sa_data[2]);
+		/* The label is the address's own, as in eth0:1. */
+		a->prefix = 32;
+		if (!ioctl(fd, SIOCGIFNETMASK, &req[i]))
+			a->prefix = (uint8_t)__builtin_popcount(
+				get_be32((const uint8_t *)&req[i]
+						 .ifr_netmask.sa_data[2]));
 	}
 	free(req);
 	return err;

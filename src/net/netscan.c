@@ -201,7 +201,9 @@ static void add_addr(struct netscan *s, const struct nlmsghdr *nh)
 	    flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED))
 		return;
 	a = &s->addr[s->naddrs];
-	*a = (struct addr_info){ .link = link, .seq = s->naddrs };
+	*a = (struct addr_info){ .link = link,
+				 .prefix = ifa->ifa_prefixlen,
+				 .seq = s->naddrs };
 	if (addrlen == 4) {
 		a->gid = gid_of_v4(local);
 	} else {

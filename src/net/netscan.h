@@ -27,6 +27,7 @@ struct addr_info {
 	const struct link_info *link;
 	int rank; /* of the interface: 0 has the default route */
 	int group; /* within the interface */
+	uint8_t prefix; /* bits of it that are the network's */
 	size_t seq;
 };
 
