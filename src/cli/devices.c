@@ -58,6 +58,20 @@ static const char *gid_type(uint32_t type)
 					      "IB";
 }
 
+/* What names a port of InfiniBand, and why so. */
+static void print_port(const struct hca *h)
+{
+	struct gid_text text;
+
+	if (h->port.lid)
+		printf("  LID %u (0x%x) is what the prefix of %s/%u (%s) "
+		       "leaves; "
+		       "GUID and GID hold the address; no host has LID %u, "
+		       "the subnet manager's\n",
+		       h->port.lid, h->port.lid, gid_str(&h->at.gid, &text),
+		       h->at.prefix, h->at.ifname, h->port.sm_lid);
+}
+
 static void print_text(const struct hca_list *l)
 {
 	const struct hca *h;
@@ -69,7 +83,10 @@ static void print_text(const struct hca_list *l)
 		h = &l->hca[i];
 		iwarp = h->node_type == IBV_NODE_RNIC;
 		printf("%s%s: %sport 1 %s, ", i ? "\n" : "", h->name,
-		       iwarp ? "iWARP, " : "", state_name(h->port.state));
+		       iwarp                ? "iWARP, " :
+		       hca_is_infiniband(h) ? "InfiniBand, " :
+					      "",
+		       state_name(h->port.state));
 		/* iWARP's segments are TCP's. */
 		if (!iwarp)
 			printf("MTU %u (up to %u), ",
@@ -80,6 +97,8 @@ static void print_text(const struct hca_list *l)
 		       (unsigned int)(h->node_guid >> 32 & 0xffff),
 		       (unsigned int)(h->node_guid >> 16 & 0xffff),
 		       (unsigned int)(h->node_guid & 0xffff));
+		if (hca_is_infiniband(h))
+			print_port(h);
 		if (h->gid_count)
 			printf("  %-4s %-40s %-8s %s\n", "GID", "address",
 			       "type", "interface");
@@ -124,7 +143,9 @@ static void print_json(const struct hca_list *l)
 		json_begin(&j, NULL, '{');
 		json_string(&j, "name", h->name);
 		json_string(&j, "transport",
-			    h->node_type == IBV_NODE_RNIC ? "iWARP" : "RoCE");
+			    h->node_type == IBV_NODE_RNIC ? "iWARP" :
+			    hca_is_infiniband(h)          ? "InfiniBand" :
+							    "RoCE");
 		json_hex(&j, "node_guid", 16, h->node_guid);
 		json_number(&j, "vendor_part_id", h->attr.vendor_part_id);
 		snprintf(fw_ver, sizeof(fw_ver), "%.*s",
@@ -134,7 +155,12 @@ static void print_json(const struct hca_list *l)
 		json_begin(&j, NULL, '{');
 		json_number(&j, "port", 1);
 		json_string(&j, "state", state_name(h->port.state));
-		json_string(&j, "link_layer", "Ethernet");
+		json_string(&j, "link_layer",
+			    hca_is_infiniband(h) ? "InfiniBand" : "Ethernet");
+		if (hca_is_infiniband(h)) {
+			json_number(&j, "lid", h->port.lid);
+			json_number(&j, "sm_lid", h->port.sm_lid);
+		}
 		json_number(&j, "active_mtu", mtu_bytes(h->port.active_mtu));
 		json_number(&j, "max_mtu", mtu_bytes(h->port.max_mtu));
 		json_number(&j, "gid_tbl_len", (uint64_t)h->port.gid_tbl_len);
@@ -160,9 +186,9 @@ int cmd_devices(int argc, char **argv)
 		.parser = parse_devices,
 		.doc = "List the devices that programs see under softhca run, "
 		       "with their ports and GIDs.\v"
-		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES and "
-		       "SOFTHCA_IWARP, "
-		       "which \"softhca run\" sets from its options.\n\n"
+		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES, SOFTHCA_IWARP "
+		       "and SOFTHCA_INFINIBAND, which \"softhca run\" sets "
+		       "from its options.\n\n"
 		       "Examples:\n"
 		       "  softhca devices\n"
 		       "  softhca devices --json | jq '.[0].ports[0].gids[0]'",

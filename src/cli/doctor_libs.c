@@ -165,7 +165,9 @@ int cmd_probe(int argc, char **argv)
 	if (!doctor_read_line(
 		    "/sys/class/infiniband/softhca0/ports/1/gid_attrs/"
 		    "types/0",
-		    line, sizeof(line)))
+		    line, sizeof(line)) ||
+	    !doctor_read_line("/sys/class/infiniband/softib0/ports/1/lid", line,
+			      sizeof(line)))
 		printf("gid_type %s\n", line);
 	return fflush(stdout) ? 1 : 0;
 }

@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "link/udp.h"
+#include "net/ibaddr.h"
 #include "registry/registry.h"
 #include "wire/roce.h"
 
@@ -50,6 +51,7 @@ void check_device(struct doctor *d, struct finding *f)
 {
 	char text[INET6_ADDRSTRLEN];
 	const struct hca *h;
+	struct ib_why why;
 	size_t i;
 
 	if (!d->libdir[0] || hca_list_read(&d->hcas, d->libdir)) {
@@ -74,6 +76,19 @@ void check_device(struct doctor *d, struct finding *f)
 		if (h->node_type == IBV_NODE_RNIC) {
 			TEXT(f, "the addresses of %s, and speaks iWARP",
 			     h->gid[0].ifname);
+			continue;
+		}
+		if (hca_is_infiniband(h) && h->port.lid) {
+			describe_gid(&h->at.gid, text, sizeof(text));
+			TEXT(f, "LID %u, of %s/%u", h->port.lid, text,
+			     h->at.prefix);
+			continue;
+		}
+		if (hca_is_infiniband(h)) {
+			f->status = WARN;
+			TEXT(f, "%s", ib_port_why(&h->at, &why));
+			FIX(f, "--addr=ADDRESS, or SOFTHCA_ADDR, with an "
+			       "address that has a LID");
 			continue;
 		}
 		describe_gid(&h->gid[0].entry.gid, text, sizeof(text));
@@ -148,10 +163,12 @@ void check_port(struct doctor *d, struct finding *f)
 		if (d->hcas.hca[i].node_type == IBV_NODE_RNIC)
 			continue;
 		for (j = 0; j < d->hcas.hca[i].gid_count; j++) {
-			const struct ibv_gid_entry *e =
-				&d->hcas.hca[i].gid[j].entry;
+			const struct hca *h = &d->hcas.hca[i];
+			const struct ibv_gid_entry *e = &h->gid[j].entry;
 
-			err = bind_to(u, &e->gid, e->ndev_ifindex);
+			err = hca_is_infiniband(h) ?
+				      bind_to(u, &h->at.gid, h->at.ifindex) :
+				      bind_to(u, &e->gid, e->ndev_ifindex);
 			if (!err && !reason(u)[0])
 				continue;
 			add_reason(f, reason(u));

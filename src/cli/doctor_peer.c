@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "link/udp.h"
+#include "net/ibaddr.h"
 #include "net/netdev.h"
 #include "os/config.h"
 #include "registry/registry.h"
@@ -279,6 +280,7 @@ static void check_answer(struct peer *p, struct finding *f)
 					 .retry_count = 7,
 					 .rnr_retry_count = 7 };
 	int type = -1, err = 0, icmp = 0;
+	union ibv_gid to;
 
 	if (p->cma.connect(p->id, &param)) {
 		err = -errno;
@@ -292,7 +294,8 @@ static void check_answer(struct peer *p, struct finding *f)
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
 	case RDMA_CM_EVENT_ESTABLISHED:
-		if (netdev_is_local(&p->id->route.addr.addr.ibaddr.dgid))
+		to = ib_gid_ip(&p->id->route.addr.addr.ibaddr.dgid);
+		if (netdev_is_local(&to))
 			TEXT(f,
 			     "%s answers; it is this host, where processes "
 			     "reach each other without port %d",
@@ -536,7 +539,8 @@ static bool try_way(struct peer *p, struct registry *r,
 static bool check_way(struct peer *p, struct finding *f)
 {
 	const struct rdma_ib_addr *a = &p->id->route.addr.addr.ibaddr;
-	struct roce_path path = { .sgid = a->sgid, .dgid = a->dgid };
+	struct roce_path path = { .sgid = ib_gid_ip(&a->sgid),
+				  .dgid = ib_gid_ip(&a->dgid) };
 	bool near = false, said = false;
 	struct registry *r;
 

@@ -3,6 +3,7 @@
  */
 #include "cli/hca.h"
 #include "cli/cli.h"
+#include "net/ibaddr.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -92,6 +93,20 @@ static int read_gids(struct hca *h, const struct verbs_api *api,
 	return 0;
 }
 
+/* Where the address is that a port's GID stands for. */
+static void find_address(struct hca *h)
+{
+	const union ibv_gid addr = ib_gid_ip(&h->gid[0].entry.gid);
+	struct netdev_table t;
+
+	/* Of several devices one has the address to put first. */
+	netdev_scan(&t, NULL, getenv("SOFTHCA_ADDR"));
+	for (size_t i = 0; i < t.count; i++)
+		if (gid_equal(&t.gid[i].gid, &addr))
+			h->at = t.gid[i];
+	memcpy(h->gid[0].ifname, h->at.ifname, sizeof(h->gid[0].ifname));
+}
+
 static int read_hca(struct hca *h, struct hca_list *l,
 		    const struct verbs_api *api, struct ibv_device *dev)
 {
@@ -122,6 +137,8 @@ static int read_hca(struct hca *h, struct hca_list *l,
 			list_fail(l, err, "cannot read the GIDs of %s: %s",
 				  h->name, strerror(err));
 	}
+	if (!err && hca_is_infiniband(h) && h->gid_count)
+		find_address(h);
 	api->close_device(ctx);
 	return -err;
 }

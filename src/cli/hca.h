@@ -4,6 +4,8 @@
 #ifndef SOFTHCA_CLI_HCA_H
 #define SOFTHCA_CLI_HCA_H
 
+#include "net/netdev.h"
+
 #include <infiniband/verbs.h>
 #include <net/if.h>
 #include <stddef.h>
@@ -21,9 +23,16 @@ struct hca {
 	uint64_t node_guid; /* host order */
 	struct ibv_device_attr attr;
 	struct ibv_port_attr port; /* of port 1 */
+	/* Of InfiniBand: the address that its port stands for, or zeros. */
+	struct netdev_gid at;
 	size_t gid_count; /* entries that are not empty */
 	struct hca_gid *gid;
 };
+
+static inline bool hca_is_infiniband(const struct hca *h)
+{
+	return h->port.link_layer == IBV_LINK_LAYER_INFINIBAND;
+}
 
 struct hca_list {
 	size_t count;

@@ -234,6 +234,15 @@ static void set_iwarp(const struct job_option *o, const char *arg)
 	set_variable(o->variable, arg ? arg : "only");
 }
 
+static void set_infiniband(const struct job_option *o, const char *arg)
+{
+	if (arg && strcmp(arg, "only") && strcmp(arg, "both"))
+		bad_value("--infiniband=%s: not one of only (the default) and "
+			  "both",
+			  arg);
+	set_variable(o->variable, arg ? arg : "only");
+}
+
 static bool iwarp_asked(void)
 {
 	const char *mode = getenv("SOFTHCA_IWARP");

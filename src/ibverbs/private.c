@@ -8,6 +8,7 @@
  * releases; the same code serves all numbers.
  */
 #include "qp/opcode.h"
+#include "verbs/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +80,7 @@ void private_log(struct verbs_context *ctx, uint32_t level, const char *fmt,
 PRIVATE(private_log, __verbs_log);
 
 /* The values of sysfs gid_attrs/types, not those of struct ibv_gid_entry. The
- * first is also that of iWARP. */
+ * first is also that of InfiniBand and of iWARP. */
 enum { SYSFS_GID_TYPE_ROCE_V1, SYSFS_GID_TYPE_ROCE_V2 };
 
 int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
@@ -94,9 +95,10 @@ int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
 		errno = EINVAL;
 		return -1;
 	}
-	*type = context->device->transport_type == IBV_TRANSPORT_IWARP ?
-			SYSFS_GID_TYPE_ROCE_V1 :
-			SYSFS_GID_TYPE_ROCE_V2;
+	*type = to_device(context->device)->transport->gid_type ==
+				IBV_GID_TYPE_ROCE_V2 ?
+			SYSFS_GID_TYPE_ROCE_V2 :
+			SYSFS_GID_TYPE_ROCE_V1;
 	return 0;
 }
 

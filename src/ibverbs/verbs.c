@@ -116,7 +116,9 @@ static void gid_entry(const struct shca_device *dev,
 		.gid_index = index,
 		.port_num = 1,
 		.gid_type = dev->transport->gid_type,
-		.ndev_ifindex = gid->ifindex,
+		/* A port of InfiniBand is no interface. */
+		.ndev_ifindex =
+			dev->naming == &shca_naming_lid ? 0 : gid->ifindex,
 	};
 }
 
@@ -523,8 +525,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
-	(void)lid; /* RoCE has none */
-	return number(shca_mcast_attach(qp, gid));
+	return number(shca_mcast_attach(qp, gid, lid));
 }
 
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)

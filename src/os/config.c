@@ -116,6 +116,19 @@ static enum iwarp read_iwarp(const char *name)
 	return (enum iwarp)read_word(name, words, "only (or 1), both or first");
 }
 
+static enum infiniband read_infiniband(const char *name)
+{
+	static const struct word words[] = {
+		{ "0", INFINIBAND_NONE },
+		{ "1", INFINIBAND_ONLY },
+		{ "only", INFINIBAND_ONLY },
+		{ "both", INFINIBAND_BOTH },
+		{ 0 },
+	};
+
+	return (enum infiniband)read_word(name, words, "only (or 1), or both");
+}
+
 static uint64_t read_uint(const char *name, uint64_t max)
 {
 	const char *v = get_variable(name);

@@ -29,6 +29,12 @@ enum iwarp {
 	IWARP_FIRST, /* iWARP's, then RoCE's: rdma_cm connects by iWARP */
 };
 
+enum infiniband {
+	INFINIBAND_NONE,
+	INFINIBAND_ONLY, /* instead of RoCE's */
+	INFINIBAND_BOTH, /* behind RoCE's, by which rdma_cm connects */
+};
+
 /* What is explained on stderr. */
 enum explain {
 	EXPLAIN_OFF,

@@ -27,6 +27,9 @@ O(iwarp, enum iwarp, iwarp, "SOFTHCA_IWARP", "iwarp", "both|first", OPTION_ARG_O
   "Show a device softiw0 that speaks iWARP (RDMA over TCP) instead of " \
   "softhca0; =both: beside it; =first: beside it, and rdma_cm connects by " \
   "iWARP") \
+O(infiniband, enum infiniband, infiniband, "SOFTHCA_INFINIBAND", "infiniband", "both", OPTION_ARG_OPTIONAL, set_infiniband, \
+  "Show a device softib0 of InfiniBand, with a LID, instead of softhca0; " \
+  "=both: beside it") \
 O(mpa_crc, bool, bool, "SOFTHCA_MPA_CRC", "mpa-crc", NULL, 0, set_flag, \
   "Protect iWARP's messages with CRC32C (default: where the peer wants it)") \
 O(wire, bool, bool, "SOFTHCA_WIRE", "wire", NULL, 0, set_flag, \

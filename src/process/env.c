@@ -9,6 +9,7 @@
 #include "os/guard.h"
 #include "registry/registry.h"
 #include "transport/record.h"
+#include "verbs/infiniband.h"
 #include "verbs/verbs.h"
 
 #include <stdarg.h>
@@ -222,5 +223,7 @@ int shca_env_init(struct engine *e)
 	/* What is to be lost or recorded has to be a packet. */
 	if (p->segment && cfg->loss <= 0 && !cfg->pcap)
 		p->env.base.direct = &shca_direct;
+	p->ib_env = p->env;
+	p->ib_env.base.complete = shca_infiniband_complete;
 	return 0;
 }

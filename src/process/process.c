@@ -397,7 +397,7 @@ static void say_no_address(struct shca_device *dev)
 	struct netdev_gid gid;
 
 	for (uint32_t i = 0; i < NETDEV_MAX_GIDS; i++)
-		if (!shca_gid(dev, 1, i, &gid))
+		if (shca_device_entry(dev, i, &gid))
 			return;
 	if (!atomic_flag_test_and_set(&said))
 		say("no interface of this network namespace is up and has an "

@@ -78,6 +78,12 @@ struct shca_qp {
 		uint64_t process, counter;
 	} said;
 
+	/* verbs/infiniband.c: of the datagram that comes; under sched.lock */
+	struct {
+		uint16_t slid;
+		bool grh;
+	} ib;
+
 	unsigned mcast; /* groups attached to; the process's mcast.lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* connect/gsi.h */

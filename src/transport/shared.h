@@ -55,7 +55,7 @@ struct shca_process {
 	const struct shca_process_ops *ops;
 	unsigned refs; /* contexts; under the global lock */
 	struct pcap *pcap; /* NULL: packets are not recorded */
-	struct roce_env env;
+	struct roce_env env, ib_env; /* RoCE's, and InfiniBand's */
 	struct iwarp_env *iw_env; /* rnic/qp_iwarp.c */
 	int netdev_fd; /* readable when addresses may have changed */
 	/* What other processes of the host see of this one, and it of them;

@@ -24,7 +24,6 @@ const struct shca_transport shca_roce = {
 	.ops = &shca_roce_ops,
 	.sched = &shca_roce_sched,
 	.sched_recorded = &shca_roce_sched_recorded,
-	.ip_gids = true,
 	.gid_type = IBV_GID_TYPE_ROCE_V2,
 	.shows_qps = true,
 	.has_ah = true,

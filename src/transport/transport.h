@@ -1,7 +1,7 @@
 /*
  * transport.h - what a device has by the wire that it speaks
  *
- * RoCEv2 and iWARP share queues, memory and completions. What one has and the
+ * RoCEv2, InfiniBand and iWARP share queues, memory and completions. What one has and the
  * other has not is in a table here, which a device points to: the types of QPs,
  * the operations of their core (qp/ops.h), and what ibv_query_device(3)
  * announces. What is not announced fails with the error of the kernel's driver
@@ -32,8 +32,6 @@ struct shca_transport {
 	const struct qp_ops *ops;
 	const struct engine_qp_ops *sched, *sched_recorded;
 
-	/* GIDs are the addresses of interfaces, else entry 0 is a MAC. */
-	bool ip_gids;
 	enum ibv_gid_type gid_type;
 	bool shows_qps; /* to other processes of this host (qp/public.h) */
 

@@ -61,12 +61,25 @@ void shca_path_prove(struct engine *e, struct roce_path *path, uint32_t qpn)
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via)
 {
+	return has_ah(dev) ?: dev->naming->path(dev, attr, path, via);
+}
+
+int shca_path_port(const struct ibv_ah_attr *attr)
+{
+	if (attr->port_num == 1)
+		return 0;
+	return why(-EINVAL,
+		   "ah_attr.port_num is %u: the device has one port, 1",
+		   attr->port_num);
+}
+
+static int ip_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
+		   struct roce_path *path, struct netdev_gid *via)
+{
 	const unsigned index = attr->grh.sgid_index;
 	const union ibv_gid *dgid = &attr->grh.dgid;
-	int err = has_ah(dev);
+	int err;
 
-	if (err)
-		return err;
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
 	if (!attr->is_global) {
 		if (check_on())
@@ -75,10 +88,9 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 			   ": set is_global = 1, grh.dgid (the peer's GID), "
 			   "grh.sgid_index (ours) and grh.hop_limit");
 	}
-	if (attr->port_num != 1)
-		return why(-EINVAL,
-			   "ah_attr.port_num is %u: the device has one port, 1",
-			   attr->port_num);
+	err = shca_path_port(attr);
+	if (err)
+		return err;
 	err = shca_gid(dev, 1, index, via);
 	if (err)
 		return why(-EINVAL,
@@ -106,6 +118,24 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;
+}
+
+static void ip_av(struct shca_device *dev, const struct roce_path *path,
+		  struct ibv_ah_attr *attr)
+{
+	const int index = shca_gid_index(dev, &path->sgid);
+
+	*attr = (struct ibv_ah_attr){
+		.grh = {
+			.dgid = path->dgid,
+			.flow_label = path->flow_label,
+			.sgid_index = (uint8_t)(index < 0 ? 255 : index),
+			.hop_limit = path->hop_limit,
+			.traffic_class = path->tclass,
+		},
+		.is_global = 1,
+		.port_num = 1,
+	};
 }
 
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
@@ -177,24 +207,15 @@ static bool ipv4_valid(const uint8_t *ip)
  * The 40 bytes of a UD receiver's GRH hold an IPv6 header, or 20 undefined
  * bytes and an IPv4 header (annex A17.4.5.2).
  */
-int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
-			 const struct ibv_wc *wc, const struct ibv_grh *grh,
-			 struct ibv_ah_attr *attr)
+static int ip_av_from_wc(struct shca_device *dev, const struct ibv_wc *wc,
+			 const struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
 	const uint8_t *bytes = (const uint8_t *)grh;
 	union ibv_gid ours;
-	int index, err = has_ah(to_ctx(ctx)->dev);
+	int index;
 
-	if (err)
-		return err;
-	memset(attr, 0, sizeof(*attr));
-	attr->dlid = wc->slid;
-	attr->sl = wc->sl;
-	attr->src_path_bits = wc->dlid_path_bits;
-	attr->port_num = port;
 	if (!(wc->wc_flags & IBV_WC_GRH))
 		return 0;
-
 	attr->is_global = 1;
 	attr->grh.hop_limit = 0xff;
 	if (ipv4_valid(bytes + 20)) {
@@ -214,9 +235,35 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 	/* A packet to a group does not name an address of ours. */
 	if (roce_gid_is_multicast(&ours))
 		return -EINVAL;
-	index = shca_gid_index(to_ctx(ctx)->dev, &ours);
+	index = shca_gid_index(dev, &ours);
 	if (index < 0)
 		return index;
 	attr->grh.sgid_index = (uint8_t)index;
 	return 0;
+}
+
+const struct shca_naming shca_naming_ip = { .path = ip_path,
+					    .av = ip_av,
+					    .av_from_wc = ip_av_from_wc };
+
+int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
+			 const struct ibv_wc *wc, const struct ibv_grh *grh,
+			 struct ibv_ah_attr *attr)
+{
+	struct shca_device *dev = to_ctx(ctx)->dev;
+	int err = has_ah(dev);
+
+	if (err)
+		return err;
+	*attr = (struct ibv_ah_attr){ .dlid = wc->slid,
+				      .sl = wc->sl,
+				      .src_path_bits = wc->dlid_path_bits,
+				      .port_num = port };
+	return dev->naming->av_from_wc(dev, wc, grh, attr);
+}
+
+void shca_av(struct shca_device *dev, const struct roce_path *path,
+	     struct ibv_ah_attr *attr)
+{
+	dev->naming->av(dev, path, attr);
 }

@@ -7,11 +7,16 @@
 #include "device.h"
 
 /*
- * The path of an address vector. -EINVAL: it has no GRH, another port, an empty
- * sgid_index, or GIDs of two families.
+ * The path of an address vector. -EINVAL: it has another port, an empty
+ * sgid_index, or of RoCE no GRH, or GIDs of two families.
  */
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via);
+/* The one of a path, of devices that have address handles. */
+void shca_av(struct shca_device *dev, const struct roce_path *path,
+	     struct ibv_ah_attr *attr);
+/* For naming->path(): -EINVAL: it is for another port. */
+int shca_path_port(const struct ibv_ah_attr *attr);
 /* Where its end is, seen from this host. */
 void shca_path_place(struct roce_path *path);
 /* Whether that is another network namespace of this host, where qpn is, or, for

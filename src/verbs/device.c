@@ -5,12 +5,14 @@
  * one (SOFTHCA_DEVICES). It lives as long as the process. A GID keeps its
  * index: an address that goes leaves a hole, which the next new one fills.
  */
+#include "infiniband.h"
 #include "verbs.h"
 
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/why.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +62,9 @@ static __be64 device_guid(const struct shca_device *dev)
 	__be64 out;
 	size_t i;
 
+	hash = dev->naming->guid ? dev->naming->guid(dev) : 0;
+	if (hash)
+		return htobe64(hash);
 	for (i = 0; i < dev->gids.count; i++) {
 		const uint8_t *mac = dev->gids.gid[i].mac;
 
@@ -91,11 +96,39 @@ static int scan_gids(const struct shca_device *dev, struct netdev_table *t)
 	return err == -EADDRNOTAVAIL ? 0 : err;
 }
 
-/* index: among those of its transport; n: among all. */
-static int device_create(struct shca_device **out,
-			 const struct shca_transport *t, const char *ifname,
-			 int index, int n)
+/*
+ * The GID of a device whose GIDs are no addresses: the MAC of its first interface
+ * in the first bytes, as siw has it, or, where that has none, as the GUID has.
+ */
+static bool mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
 {
+	size_t i = 0;
+
+	/* The table may have holes. */
+	while (i < dev->gids.count && !dev->gids.gid[i].ifindex)
+		i++;
+	*gid = dev->gids.gid[i < dev->gids.count ? i : 0];
+	memset(&gid->gid, 0, sizeof(gid->gid));
+	memcpy(gid->gid.raw, &dev->guid, 3);
+	memcpy(gid->gid.raw + 3, (const uint8_t *)&dev->guid + 5, 3);
+	gid->gid.raw[0] ^= 2;
+	return gid->ifindex;
+}
+
+static const struct shca_naming naming_mac = { .one_gid = true,
+					       .gid = mac_gid };
+
+/* Devices of one kind. */
+struct kind {
+	const struct shca_transport *transport; /* NULL: there are none */
+	const struct shca_naming *naming;
+};
+
+/* index: among those of its kind; n: among all. */
+static int device_create(struct shca_device **out, const struct kind *kind,
+			 const char *ifname, int index, int n)
+{
+	const struct shca_transport *t = kind->transport;
 	struct shca_device *dev = calloc(1, sizeof(*dev));
 	const char *sysfs = shca_sysfs_path();
 	size_t i;
@@ -104,6 +137,7 @@ static int device_create(struct shca_device **out,
 	if (!dev)
 		return -ENOMEM;
 	dev->transport = t;
+	dev->naming = kind->naming;
 	dev->index = index;
 	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
 	err = scan_gids(dev, &dev->gids);
@@ -123,8 +157,10 @@ static int device_create(struct shca_device **out,
 	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
 		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
 	dev->gids.count = (size_t)dev->gid_tbl_len;
-	if (!t->ip_gids)
+	if (kind->naming->one_gid)
 		dev->gid_tbl_len = 1;
+	if (kind->naming->changed)
+		kind->naming->changed(dev);
 	dev->guid = device_guid(dev);
 	pthread_mutex_init(&dev->lock, NULL);
 
@@ -141,14 +177,14 @@ static int device_create(struct shca_device **out,
 	return 0;
 }
 
-/* Those of one transport: one of all interfaces, or one of each in the list. */
-static int devices_add(const struct shca_transport *t)
+/* Those of one kind: one of all interfaces, or one of each in the list. */
+static int devices_add(const struct kind *kind)
 {
 	const char *p = config_get()->devices;
 	int err, index = 0;
 
 	if (!p || !*p) {
-		err = device_create(&devices[ndevices], t, "", 0, ndevices);
+		err = device_create(&devices[ndevices], kind, "", 0, ndevices);
 		ndevices += !err;
 		return err;
 	}
@@ -158,8 +194,8 @@ static int devices_add(const struct shca_transport *t)
 
 		if (len && len < sizeof(name)) {
 			memcpy(name, p, len);
-			err = device_create(&devices[ndevices], t, name, index,
-					    ndevices);
+			err = device_create(&devices[ndevices], kind, name,
+					    index, ndevices);
 			if (!err) {
 				ndevices++;
 				index++;
@@ -176,18 +212,25 @@ static int devices_add(const struct shca_transport *t)
 
 static int devices_create(void)
 {
-	const struct shca_transport *const order[][2] = {
-		[IWARP_NONE] = { &shca_roce },
-		[IWARP_ONLY] = { shca_transport_iwarp },
-		[IWARP_BOTH] = { &shca_roce, shca_transport_iwarp },
-		[IWARP_FIRST] = { shca_transport_iwarp, &shca_roce },
+	const enum infiniband ib = config_get()->infiniband;
+	const enum iwarp iw = config_get()->iwarp;
+	/* RoCE's are there unless others are asked for instead of them. */
+	const bool roce = ib != INFINIBAND_ONLY && iw != IWARP_ONLY;
+	const struct kind iwarp = { iw ? shca_transport_iwarp : NULL,
+				    &naming_mac };
+	const struct kind kinds[] = {
+		iw == IWARP_FIRST ? iwarp : (struct kind){ NULL, NULL },
+		{ roce ? &shca_roce : NULL, &shca_naming_ip },
+		{ ib ? shca_infiniband() : NULL, &shca_naming_lid },
+		iw != IWARP_FIRST ? iwarp : (struct kind){ NULL, NULL },
 	};
-	const struct shca_transport *const *t = order[config_get()->iwarp];
 	int err = 0;
 
-	for (int i = 0; i < 2 && !err; i++)
-		if (t[i])
-			err = devices_add(t[i]);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !err; i++)
+		if (kinds[i].transport)
+			err = devices_add(&kinds[i]);
+	if (ib)
+		shca_infiniband_say(devices, ndevices);
 	return err;
 }
 
@@ -376,6 +419,8 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 		device_set_gid(dev, e, i, &now.gid[j]);
 		changed = true;
 	}
+	if (dev->naming->changed)
+		dev->naming->changed(dev);
 	pthread_mutex_unlock(&dev->lock);
 	return changed;
 }
@@ -390,35 +435,36 @@ bool shca_device_present(struct shca_device *dev)
 	return !absent;
 }
 
-/*
- * The GID of a device whose GIDs are no addresses: the MAC of its first interface
- * in the first bytes, as siw has it, or, where that has none, as the GUID has.
- */
-static void mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
-{
-	size_t i = 0;
-
-	/* The table may have holes. */
-	while (i < dev->gids.count && !dev->gids.gid[i].ifindex)
-		i++;
-	*gid = dev->gids.gid[i < dev->gids.count ? i : 0];
-	memset(&gid->gid, 0, sizeof(gid->gid));
-	memcpy(gid->gid.raw, &dev->guid, 3);
-	memcpy(gid->gid.raw + 3, (const uint8_t *)&dev->guid + 5, 3);
-	gid->gid.raw[0] ^= 2;
-}
-
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 	     struct netdev_gid *gid)
 {
 	if (port != 1 || index >= (uint32_t)dev->gid_tbl_len)
 		return -EINVAL;
 	pthread_mutex_lock(&dev->lock);
-	*gid = dev->gids.gid[index];
-	if (!dev->transport->ip_gids)
-		mac_gid(dev, gid);
+	if (!dev->naming->gid)
+		*gid = dev->gids.gid[index];
+	else if (!dev->naming->gid(dev, gid))
+		gid->ifindex = 0;
 	pthread_mutex_unlock(&dev->lock);
-	return gid->ifindex ? 0 : -ENODATA;
+	if (gid->ifindex)
+		return 0;
+	memset(gid, 0, sizeof(*gid));
+	return -ENODATA;
+}
+
+bool shca_device_entry(struct shca_device *dev, size_t i,
+		       struct netdev_gid *entry)
+{
+	pthread_mutex_lock(&dev->lock);
+	*entry = dev->gids.gid[i];
+	pthread_mutex_unlock(&dev->lock);
+	return entry->ifindex;
+}
+
+union ibv_gid shca_gid_of(const struct shca_device *dev,
+			  const union ibv_gid *addr)
+{
+	return dev->naming->gid_of ? dev->naming->gid_of(addr) : *addr;
 }
 
 int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid)
@@ -426,29 +472,32 @@ int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid)
 	int index = -ENOENT;
 	size_t i;
 
+	if (dev->naming->one_gid)
+		return index;
 	pthread_mutex_lock(&dev->lock);
 	for (i = 0; i < dev->gids.count && index < 0; i++)
 		if (dev->gids.gid[i].ifindex &&
 		    !memcmp(&dev->gids.gid[i].gid, gid, sizeof(*gid)))
 			index = (int)i;
 	pthread_mutex_unlock(&dev->lock);
-	return dev->transport->ip_gids ? index : -ENOENT;
+	return index;
 }
 
 bool shca_device_addr(struct shca_device *dev, const union ibv_gid *addr,
 		      struct netdev_gid *via)
 {
-	bool found = false;
+	const struct netdev_gid *found = NULL;
 	size_t i;
 
 	pthread_mutex_lock(&dev->lock);
-	for (i = 0; i < dev->gids.count && !found; i++) {
-		const struct netdev_gid *g = &dev->gids.gid[i];
-
-		found = g->ifindex && !memcmp(&g->gid, addr, sizeof(*addr));
-		if (found)
-			*via = *g;
-	}
+	if (dev->naming->addr)
+		found = dev->naming->addr(dev, addr);
+	for (i = 0; i < dev->gids.count && !dev->naming->addr && !found; i++)
+		if (dev->gids.gid[i].ifindex &&
+		    gid_equal(&dev->gids.gid[i].gid, addr))
+			found = &dev->gids.gid[i];
+	if (found)
+		*via = *found;
 	pthread_mutex_unlock(&dev->lock);
 	return found;
 }
@@ -542,13 +591,6 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	return 0;
 }
 
-bool shca_device_active(struct shca_device *dev)
-{
-	struct ibv_port_attr attr;
-
-	return !shca_query_port(dev, 1, &attr) && attr.state == IBV_PORT_ACTIVE;
-}
-
 int shca_query_port_compat(struct ibv_context *ctx, uint32_t port,
 			   struct _compat_ibv_port_attr *out)
 {
@@ -591,5 +633,7 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 	attr->active_speed = 32; /* EDR */
 	attr->phys_state = first.ifindex ? 5 /* LinkUp */ : 3 /* Disabled */;
 	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+	if (dev->naming->port)
+		dev->naming->port(dev, attr);
 	return 0;
 }

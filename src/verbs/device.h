@@ -12,6 +12,45 @@
 
 /* device.c */
 
+struct shca_device;
+
+/*
+ * How the ports of a device are named, and what an address vector leads to: by
+ * the addresses of interfaces (RoCE), by a LID and a GID that stand for one of
+ * them (infiniband.c), or by no more than a MAC (iWARP). What is below knows IP
+ * addresses, as the GIDs that RoCE makes of them.
+ */
+struct shca_naming {
+	bool one_gid; /* the table has one entry, else one for each address */
+	/* Of the node, in host order; 0, or NULL: it is made of a MAC. */
+	uint64_t (*guid)(const struct shca_device *dev);
+	/* With the lock: the addresses may be others. NULL: nobody asks. */
+	void (*changed)(struct shca_device *dev);
+	/* With the device's lock: entry 0 of a table of one; false: empty. */
+	bool (*gid)(const struct shca_device *dev, struct netdev_gid *gid);
+	/* What is otherwise than with RoCE; without the lock. */
+	void (*port)(struct shca_device *dev, struct ibv_port_attr *attr);
+	/* The address that is the device's for an address of its interfaces; with
+	 * the lock. NULL: all are. */
+	const struct netdev_gid *(*addr)(const struct shca_device *dev,
+					 const union ibv_gid *addr);
+	/* Address vectors, from and to a path, and from a completion: ah.h. */
+	int (*path)(struct shca_device *dev, const struct ibv_ah_attr *attr,
+		    struct roce_path *path, struct netdev_gid *via);
+	void (*av)(struct shca_device *dev, const struct roce_path *path,
+		   struct ibv_ah_attr *attr);
+	/* The GID of an address, or a group. NULL: that is its GID. */
+	union ibv_gid (*gid_of)(const union ibv_gid *addr);
+	int (*av_from_wc)(struct shca_device *dev, const struct ibv_wc *wc,
+			  const struct ibv_grh *grh, struct ibv_ah_attr *attr);
+	/* The multicast address of a group. NULL: it is the group's GID. */
+	int (*group)(const union ibv_gid *mgid, uint16_t mlid,
+		     union ibv_gid *addr);
+};
+
+extern const struct shca_naming shca_naming_ip; /* ah.c */
+extern const struct shca_naming shca_naming_lid; /* infiniband.c */
+
 struct shca_device {
 	struct ibv_device dev;
 	/*
@@ -21,6 +60,7 @@ struct shca_device {
 	void *not_theirs[16];
 
 	const struct shca_transport *transport;
+	const struct shca_naming *naming;
 	char ifnames[IFNAMSIZ]; /* SOFTHCA_DEVICES: its netdev; "": all */
 	int index; /* among those of its transport */
 	__be64 guid;
@@ -29,6 +69,7 @@ struct shca_device {
 	pthread_mutex_t lock; /* of what follows */
 	struct netdev_table gids; /* holes have an ifindex of 0 */
 	bool absent; /* its netdev does not exist */
+	_Atomic uint64_t ib_port; /* infiniband.c, which writes it under lock */
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
 
@@ -50,18 +91,23 @@ void shca_netdevs_look(struct ibv_context *ctx);
 int shca_device_list(struct ibv_device ***list, int *n);
 /* Reads the addresses again. True when a GID came or went. */
 bool shca_device_rescan(struct shca_device *dev, struct engine *e);
-/* Whether it has an address, so that its port is up. */
-bool shca_device_active(struct shca_device *dev);
 /* Whether its netdev exists; always true for a device of all netdevs. */
 bool shca_device_present(struct shca_device *dev);
 /* A UD QP receives on every address of the device. */
 int shca_device_bind(struct shca_device *dev, struct engine *e);
 void shca_device_unbind(struct shca_device *dev, struct engine *e);
+/* As programs see it: -EINVAL, or -ENODATA: a hole. */
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
-	     struct netdev_gid *gid); /* -EINVAL, or -ENODATA: a hole */
+	     struct netdev_gid *gid);
+/* The addresses of its interfaces, whatever its GIDs are: false: a hole. */
+bool shca_device_entry(struct shca_device *dev, size_t i,
+		       struct netdev_gid *entry);
+/* The GID that programs see of an address; its index, of RoCE. */
+union ibv_gid shca_gid_of(const struct shca_device *dev,
+			  const union ibv_gid *addr);
 int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid);
-/* An address of one of its interfaces, whatever its GIDs are: where it is. False:
- * it is none. */
+/* An address of one of its interfaces, whatever its GIDs are: where it is, and of
+ * InfiniBand the port that it stands for. False: it is none. */
 bool shca_device_addr(struct shca_device *dev, const union ibv_gid *addr,
 		      struct netdev_gid *via);
 /* Whether it has an address that other hosts can reach. */

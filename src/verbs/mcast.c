@@ -19,7 +19,8 @@
 struct mcast_group {
 	struct mcast_group *next;
 	struct shca_device *dev;
-	union ibv_gid gid;
+	union ibv_gid gid; /* its address */
+	union ibv_gid mgid; /* and its name, which is that of RoCE */
 	size_t n;
 	struct shca_qp *qp[SHCA_MAX_MCAST_QP];
 	/* Interfaces joined, to be left again. */
@@ -33,11 +34,14 @@ static int group_join(struct engine *e, struct mcast_group *g)
 	int err = -EADDRNOTAVAIL;
 	uint32_t i, k;
 
-	for (i = 0; i < (uint32_t)g->dev->gid_tbl_len; i++) {
-		struct netdev_gid via;
+	for (i = 0; i < NETDEV_MAX_GIDS; i++) {
+		struct netdev_gid via, own;
 		int r;
 
-		if (shca_gid(g->dev, 1, i, &via) ||
+		/* A port of InfiniBand is one of them. */
+		if (!shca_device_entry(g->dev, i, &via) ||
+		    !shca_device_addr(g->dev, &via.gid, &own) ||
+		    !gid_equal(&own.gid, &via.gid) ||
 		    roce_gid_is_v4(&via.gid) != roce_gid_is_v4(&g->gid))
 			continue;
 		for (k = 0; k < g->njoined; k++)
@@ -65,25 +69,44 @@ static void group_leave(struct engine *e, struct mcast_group *g)
 
 static struct mcast_group **group_find(struct engine *e,
 				       const struct shca_device *dev,
-				       const union ibv_gid *gid,
+				       const union ibv_gid *mgid,
 				       size_t *ngroups)
 {
 	struct mcast_group **p;
 
 	*ngroups = 0;
 	for (p = &to_process(e)->mcast.groups; *p; p = &(*p)->next, ++*ngroups)
-		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
+		if ((*p)->dev == dev && gid_equal(&(*p)->mgid, mgid))
 			break;
 	return p;
 }
 
-int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
+static int group_address(const struct shca_qp *qp, const union ibv_gid *mgid,
+			 uint16_t mlid, union ibv_gid *addr)
+{
+	const struct shca_device *dev = to_ctx(qp->ex.qp_base.context)->dev;
+	struct gid_text at;
+
+	*addr = *mgid;
+	if (dev->naming->group)
+		return dev->naming->group(mgid, mlid, addr);
+	if (roce_gid_is_multicast(mgid))
+		return 0;
+	return why(-EINVAL,
+		   "QP 0x%06x: %s is not a multicast address (224.0.0.0/4 as "
+		   "::ffff:224.x.x.x, or ff00::/8)",
+		   shca_qpn(qp), gid_str(mgid, &at));
+}
+
+int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid,
+		      uint16_t mlid)
 {
 	int err = shca_check(ib, SHCA_QP);
 	struct shca_qp *qp = to_qp(ib);
 	struct mcast_group **p, *g;
 	struct shca_device *dev;
 	struct engine *e;
+	union ibv_gid addr;
 	struct gid_text at;
 	size_t i, ngroups;
 
@@ -98,11 +121,9 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		return why(-EINVAL,
 			   "QP 0x%06x is of type %s: multicast is for UD QPs",
 			   ib->qp_num, qp_type_str(ib->qp_type));
-	if (!roce_gid_is_multicast(gid))
-		return why(-EINVAL,
-			   "QP 0x%06x: %s is not a multicast address "
-			   "(224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
-			   ib->qp_num, gid_str(gid, &at));
+	err = group_address(qp, gid, mlid, &addr);
+	if (err)
+		return err;
 	pthread_mutex_lock(&to_process(e)->mcast.attach_lock);
 	p = group_find(e, dev, gid, &ngroups);
 	g = *p;
@@ -117,7 +138,8 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		if (err)
 			goto out;
 		g->dev = dev;
-		g->gid = *gid;
+		g->gid = addr;
+		g->mgid = *gid;
 		err = group_join(e, g);
 		if (err) {
 			why(err,
@@ -190,10 +212,26 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 	return 0;
 }
 
+/* One of InfiniBand sees the group's MGID in the GRH. */
+static void group_rx(const struct mcast_group *g, struct shca_qp *qp,
+		     const struct roce_rx *pkt, uint64_t now)
+{
+	if (shca_qp_trylock(qp)) {
+		if (!qp->sched.dead && g->dev->naming->group)
+			qp->sched.ops->rx(&qp->sched, pkt, now);
+		else if (!qp->sched.dead)
+			roce_rx(roce_qp(qp->core), pkt, now);
+		shca_qp_unlock(qp);
+	} else if (engine_qp_defer(&qp->sched, pkt)) {
+		shca_qp_unlock(qp);
+	}
+}
+
 bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
 	struct mcast_group *g;
+	struct roce_rx named;
 	bool joined = false;
 	size_t i;
 
@@ -202,17 +240,13 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
 			continue;
 		joined = true;
-		for (i = 0; i < g->n; i++) {
-			struct shca_qp *qp = g->qp[i];
-
-			if (shca_qp_trylock(qp)) {
-				if (!qp->sched.dead)
-					roce_rx(roce_qp(qp->core), pkt, now);
-				shca_qp_unlock(qp);
-			} else if (engine_qp_defer(&qp->sched, pkt)) {
-				shca_qp_unlock(qp);
-			}
+		if (g->dev->naming->group) {
+			named = *pkt;
+			named.dgid = g->mgid;
 		}
+		for (i = 0; i < g->n; i++)
+			group_rx(g, g->qp[i],
+				 g->dev->naming->group ? &named : pkt, now);
 	}
 	pthread_mutex_unlock(&proc->mcast.lock);
 	return joined;

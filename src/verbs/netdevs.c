@@ -6,6 +6,7 @@
  */
 #include "verbs.h"
 
+#include "base/gid.h"
 #include "base/sys.h"
 
 /* To all contexts of a device; NULL: of all devices. Under contexts.lock. */
@@ -24,15 +25,26 @@ static void device_event(struct engine *e, struct shca_device *dev,
 /* Under contexts.lock, so that no change goes unnoticed by a context. */
 static void netdevs_rescan(struct engine *e, struct shca_device *dev)
 {
-	bool was = shca_device_active(dev), is;
+	struct ibv_port_attr was, is;
+	struct netdev_gid before, after;
 
+	shca_query_port(dev, 1, &was);
+	shca_gid(dev, 1, 0, &before);
 	if (!shca_device_rescan(dev, e))
 		return;
-	is = shca_device_active(dev);
-	device_event(e, dev, IBV_EVENT_GID_CHANGE);
-	if (was != is)
+	shca_query_port(dev, 1, &is);
+	shca_gid(dev, 1, 0, &after);
+	/* That of a port of InfiniBand stands for one of the addresses. */
+	if (is.link_layer != IBV_LINK_LAYER_INFINIBAND ||
+	    !gid_equal(&before.gid, &after.gid))
+		device_event(e, dev, IBV_EVENT_GID_CHANGE);
+	if (was.lid != is.lid)
+		device_event(e, dev, IBV_EVENT_LID_CHANGE);
+	if ((was.state == IBV_PORT_ACTIVE) != (is.state == IBV_PORT_ACTIVE))
 		device_event(e, dev,
-			     is ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+			     is.state == IBV_PORT_ACTIVE ?
+				     IBV_EVENT_PORT_ACTIVE :
+				     IBV_EVENT_PORT_ERR);
 }
 
 void shca_context_add(struct engine *e, struct shca_context *ctx)

@@ -39,7 +39,8 @@ bool shca_qp_unpolled(struct ibv_qp *qp);
 /* Adds its counters: what all transports count, and what its own does. Its lock
  * is held. */
 void shca_qp_counts(struct stat_qp *q, struct qp *core);
-int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
+int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid,
+		      uint16_t mlid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
 
 /* wr.c: fills the slots of these operations; -EOPNOTSUPP if the QP's type does

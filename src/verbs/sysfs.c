@@ -95,6 +95,11 @@ static bool is_rnic(const struct shown_hca *h)
 	return h->dev->dev.node_type == IBV_NODE_RNIC;
 }
 
+static bool is_infiniband(const struct shown_hca *h)
+{
+	return h->port.link_layer == IBV_LINK_LAYER_INFINIBAND;
+}
+
 static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 			  const char *dir)
 {
@@ -114,7 +119,8 @@ static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 	sysfs_dir_file(t, dir, "phys_state", "%s",
 		       p->state == IBV_PORT_ACTIVE ? "5: LinkUp" :
 						     "3: Disabled");
-	sysfs_dir_file(t, dir, "link_layer", "Ethernet");
+	sysfs_dir_file(t, dir, "link_layer",
+		       is_infiniband(h) ? "InfiniBand" : "Ethernet");
 	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)",
 		       lane_rate(p->active_speed) * lane_count(p->active_width),
 		       lane_count(p->active_width));
@@ -140,7 +146,10 @@ static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/types", dir);
 		/* The name for all others. */
 		sysfs_dir_file(t, sub, name,
-			       is_rnic(h) ? "IB/RoCE v1" : "RoCE v2");
+			       is_rnic(h) || is_infiniband(h) ? "IB/RoCE v1" :
+								"RoCE v2");
+		if (is_infiniband(h))
+			continue; /* a port is no interface */
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/ndevs", dir);
 		sysfs_dir_file(t, sub, name, "%s", h->gid[i].at.ifname);
 	}

@@ -391,7 +391,7 @@ static int modify_check(struct modify *m)
 
 	if (m->mask & IBV_QP_PKEY_INDEX && attr->pkey_index)
 		return why(-EINVAL,
-			   "QP 0x%06x: attr.pkey_index is %u: RoCE has one "
+			   "QP 0x%06x: attr.pkey_index is %u: the port has one "
 			   "P_Key, index 0",
 			   m->ib->qp_num, attr->pkey_index);
 	if (m->mask & IBV_QP_AV)
