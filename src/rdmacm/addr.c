@@ -27,6 +27,8 @@ socklen_t cma_addr_len(const struct sockaddr *addr)
 		return sizeof(struct sockaddr_in);
 	case AF_INET6:
 		return sizeof(struct sockaddr_in6);
+	case AF_IB:
+		return sizeof(struct sockaddr_ib);
 	default:
 		return 0;
 	}
@@ -41,6 +43,8 @@ uint16_t cma_port(const struct sockaddr *addr)
 	case AF_INET6:
 		return ntohs(((const struct sockaddr_in6 *)(const void *)addr)
 				     ->sin6_port);
+	case AF_IB:
+		return cma_sib_port(addr);
 	default:
 		return 0;
 	}
@@ -50,6 +54,8 @@ void cma_set_port(struct sockaddr_storage *addr, uint16_t port)
 {
 	if (addr->ss_family == AF_INET)
 		((struct sockaddr_in *)addr)->sin_port = htons(port);
+	else if (addr->ss_family == AF_IB)
+		cma_sib_set_port(addr, port);
 	else
 		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
 }
@@ -67,6 +73,8 @@ void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid)
 		const struct sockaddr_in *sin = (const void *)addr;
 
 		*gid = gid_of_v4(&sin->sin_addr);
+	} else if (addr->sa_family == AF_IB) {
+		*gid = cma_sib_gid(addr);
 	} else {
 		const struct sockaddr_in6 *sin6 = (const void *)addr;
 
@@ -104,9 +112,9 @@ bool cma_addr_any(const struct sockaddr *addr)
 	return !gid.global.subnet_prefix && !gid.global.interface_id;
 }
 
-/* Copies addr; a mapped IPv4 address becomes AF_INET. */
-static int normalise_addr(const struct sockaddr *addr,
-			  struct sockaddr_storage *out)
+/* Copies addr; a mapped IPv4 address becomes AF_INET. dst: it is a destination. */
+static int normalise_addr(const struct cma_id *id, const struct sockaddr *addr,
+			  bool dst, struct sockaddr_storage *out)
 {
 	const struct sockaddr_in6 *sin6 = (const void *)addr;
 	socklen_t len;
@@ -120,6 +128,8 @@ static int normalise_addr(const struct sockaddr *addr,
 			   addr->sa_family);
 	memset(out, 0, sizeof(*out));
 	memcpy(out, addr, len);
+	if (addr->sa_family == AF_IB)
+		return cma_sib_check(id->id.ps, out, dst);
 	if (addr->sa_family == AF_INET6 &&
 	    IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
 		struct sockaddr_in *sin = (struct sockaddr_in *)out;
@@ -150,7 +160,8 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 	id->id.port_num = CMA_PORT_NUM;
 	id->path.sgid = via->gid;
 	id->path.sgid_scope = via->ifindex;
-	id->id.route.addr.addr.ibaddr.sgid = via->gid;
+	id->id.route.addr.addr.ibaddr.sgid =
+		shca_gid_of(cma_device(dev), &via->gid);
 	id->id.route.addr.addr.ibaddr.pkey = htons(ROCE_PKEY_DEFAULT);
 }
 
@@ -161,7 +172,9 @@ static int find_dev(const struct cma_id *id, const struct sockaddr *addr,
 	union ibv_gid gid;
 
 	cma_addr_gid(addr, &gid);
-	*dev = cma_dev_of(&gid, cma_may_iwarp(id), via);
+	*dev = addr->sa_family == AF_IB ?
+		       cma_infiniband(&gid, via) :
+		       cma_dev_of(&gid, cma_may_iwarp(id), via);
 	if (!*dev && netdev_is_local(&gid))
 		return why(-ENODEV,
 			   "%s is an address of this host, but of none of the "
@@ -204,6 +217,15 @@ static bool is_loopback(const struct sockaddr *addr)
 	return gid_is_loopback(&gid);
 }
 
+void cma_own_gid(struct cma_id *id, union ibv_gid *gid)
+{
+	struct netdev_gid via;
+
+	cma_addr_gid(cma_src(id), gid);
+	if (gid_is_loopback(gid) && cma_dev_find(gid, cma_may_iwarp(id), &via))
+		*gid = via.gid;
+}
+
 /* Whether this host has an address that others can reach. */
 static bool host_is_reachable(void)
 {
@@ -244,7 +266,7 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 
 	if (id->state != CMA_IDLE)
 		return cma_wrong_state(id, "it can be bound once only");
-	err = normalise_addr(addr, &ss);
+	err = normalise_addr(id, addr, false, &ss);
 	if (err)
 		return err;
 	err = bind_addr_dev(id, (struct sockaddr *)&ss);
@@ -289,6 +311,19 @@ int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)
 
 /* Resolving */
 
+/* What an address of AF_IB stands for. */
+static struct sockaddr_storage as_ip(const struct sockaddr_storage *addr)
+{
+	struct sockaddr_storage ip = *addr;
+	union ibv_gid gid;
+
+	if (addr->ss_family != AF_IB)
+		return ip;
+	cma_addr_gid((const struct sockaddr *)addr, &gid);
+	cma_gid_addr(&gid, 0, cma_port((const struct sockaddr *)addr), &ip);
+	return ip;
+}
+
 /*
  * The address that the kernel would use towards dst; from: bound to, if not
  * any. System calls are made directly: in a program whose sockets are rsockets,
@@ -329,8 +364,26 @@ static enum ibv_mtu path_mtu(const struct cma_id *id)
 	return netdev_ib_mtu(id->via.mtu);
 }
 
+/* LIDs, where there are any, and no GRH within their subnet. */
+static void record_lids(struct cma_id *id, struct ibv_sa_path_rec *rec)
+{
+	struct shca_device *dev = cma_device(id->dev);
+	struct ibv_port_attr port;
+	struct ibv_ah_attr av;
+
+	shca_av(dev, &id->path, &av);
+	if (shca_query_port(dev, CMA_PORT_NUM, &port) || !av.dlid)
+		return;
+	rec->dlid = htons(av.dlid);
+	rec->slid = htons(port.lid);
+	rec->rate = IBV_RATE_100_GBPS;
+	rec->flow_label = htonl(av.grh.flow_label);
+	rec->hop_limit = av.grh.hop_limit;
+}
+
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
 {
+	const struct shca_device *dev = cma_device(id->dev);
 	struct ibv_sa_path_rec *rec = &id->path_rec;
 
 	id->path.dgid = *dgid;
@@ -341,10 +394,10 @@ void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
 		id->path.tclass = id->tos;
 	if (!id->path.flow_label)
 		id->path.flow_label = cma_random() & 0xfffff;
-	id->id.route.addr.addr.ibaddr.dgid = *dgid;
+	id->id.route.addr.addr.ibaddr.dgid = shca_gid_of(dev, dgid);
 	*rec = (struct ibv_sa_path_rec){
-		.dgid = *dgid,
-		.sgid = id->path.sgid,
+		.dgid = shca_gid_of(dev, dgid),
+		.sgid = shca_gid_of(dev, &id->path.sgid),
 		.flow_label = htonl(id->path.flow_label),
 		.hop_limit = id->path.hop_limit,
 		.traffic_class = id->path.tclass,
@@ -357,6 +410,8 @@ void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
 		.packet_life_time_selector = 2,
 		.packet_life_time = CMA_PACKET_LIFE,
 	};
+	if (dev->transport->has_ah)
+		record_lids(id, rec);
 }
 
 int cma_bind_path(struct cma_id *id)
@@ -376,6 +431,9 @@ int cma_bind_path(struct cma_id *id)
 /* Finds the way to dst. 0 or -errno. */
 static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 {
+	const struct sockaddr_storage from =
+		as_ip(&id->id.route.addr.src_storage);
+	const struct sockaddr_storage to = as_ip(dst);
 	struct sockaddr_storage src;
 	struct netdev_gid via;
 	struct cma_dev *dev;
@@ -383,11 +441,13 @@ static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 	union ibv_gid gid;
 	int err;
 
-	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
+	err = route_lookup(&from, &to, &src);
 	if (err)
 		return why(err, "no way to %s: %s (ip route get)",
 			   cma_addr_str((struct sockaddr *)dst, &at),
 			   sys_strerror(-err));
+	if (dst->ss_family == AF_IB)
+		cma_sib_make(id->id.ps, &src);
 	/* the unspecified address means this host */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);
@@ -416,7 +476,8 @@ static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 	}
 	id->id.route.addr.dst_storage = *dst;
 	cma_addr_gid((struct sockaddr *)dst, &gid);
-	cma_set_path(id, &gid);
+	/* of InfiniBand it is that of the port */
+	cma_set_path(id, is_loopback((struct sockaddr *)dst) ? &via.gid : &gid);
 	if (roce_gid_is_multicast(&gid))
 		return 0;
 	return id->dev->ops->resolved(id);
@@ -441,7 +502,7 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 	struct sockaddr_storage to, any = { 0 };
 	int err;
 
-	err = normalise_addr(dst, &to);
+	err = normalise_addr(id, dst, true, &to);
 	if (err)
 		return err;
 	if (id->state == CMA_IDLE) {

@@ -3,6 +3,10 @@
  */
 #include "cma.h"
 
+#include "net/ibaddr.h"
+
+#include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -54,6 +58,72 @@ static int from_addrinfo(struct rdma_addrinfo *rai,
 			 ai->ai_addrlen);
 }
 
+/* A name, or NULL: any address, as a GID that getaddrinfo(3) can make. */
+static int node_gid(const char *node, union ibv_gid *gid, int *eai)
+{
+	const struct addrinfo ask = { .ai_family = AF_INET };
+	struct addrinfo *list;
+
+	memset(gid, 0, sizeof(*gid));
+	if (!node || inet_pton(AF_INET6, node, gid->raw) == 1)
+		return 0;
+	*eai = getaddrinfo(node, NULL, &ask, &list);
+	if (*eai)
+		return 0;
+	cma_addr_gid(list->ai_addr, gid);
+	*gid = ib_gid(ib_v4(gid));
+	freeaddrinfo(list);
+	return 0;
+}
+
+/* AF_IB: node is a port's GID, or a name; service a port, or a service ID. */
+static int from_gid(struct rdma_addrinfo *rai,
+		    const struct rdma_addrinfo *hints, const char *node,
+		    const char *service, int *eai)
+{
+	const bool passive = hints->ai_flags & RAI_PASSIVE;
+	struct sockaddr_storage addr = { .ss_family = AF_IB };
+	struct sockaddr_ib *sib = (struct sockaddr_ib *)&addr;
+	unsigned long port = 0;
+	union ibv_gid gid;
+	char *end = NULL;
+
+	if (!cma_infiniband(NULL, NULL)) {
+		*eai = EAI_FAMILY;
+		return 0;
+	}
+	if (service)
+		port = strtoul(service, &end, 0);
+	if (service && (!*service || *end || port > UINT16_MAX)) {
+		*eai = EAI_SERVICE;
+		return 0;
+	}
+	node_gid(node, &gid, eai);
+	if (*eai)
+		return 0;
+	rai->ai_family = AF_IB;
+	rai->ai_port_space = hints->ai_port_space;
+	rai->ai_qp_type = hints->ai_qp_type;
+	if (!rai->ai_port_space)
+		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD ?
+					     RDMA_PS_UDP :
+					     RDMA_PS_TCP;
+	if (!rai->ai_qp_type)
+		rai->ai_qp_type = rai->ai_port_space == RDMA_PS_UDP ?
+					  IBV_QPT_UD :
+					  IBV_QPT_RC;
+	sib->sib_pkey = htobe16(ROCE_PKEY_DEFAULT);
+	memcpy(&sib->sib_addr, gid.raw, sizeof(gid.raw));
+	sib->sib_sid = htobe64((uint64_t)rai->ai_port_space << 16);
+	cma_set_port(&addr, (uint16_t)port);
+	if (!passive)
+		return copy_addr(&rai->ai_dst_addr, &rai->ai_dst_len,
+				 (struct sockaddr *)&addr, sizeof(*sib));
+	rai->ai_flags = RAI_PASSIVE;
+	return copy_addr(&rai->ai_src_addr, &rai->ai_src_len,
+			 (struct sockaddr *)&addr, sizeof(*sib));
+}
+
 /* Returns 0, -errno, or one of the positive or negative EAI_ codes. */
 static int from_names(struct rdma_addrinfo *rai,
 		      const struct rdma_addrinfo *hints, const char *node,
@@ -67,6 +137,8 @@ static int from_names(struct rdma_addrinfo *rai,
 	if (hints->ai_flags & RAI_NUMERICHOST)
 		ask.ai_flags |= AI_NUMERICHOST;
 	if (hints->ai_flags & RAI_FAMILY) {
+		if (hints->ai_family == AF_IB)
+			return from_gid(rai, hints, node, service, eai);
 		if (hints->ai_family != AF_INET &&
 		    hints->ai_family != AF_INET6) {
 			*eai = EAI_FAMILY;

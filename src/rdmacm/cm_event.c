@@ -26,7 +26,9 @@ static struct cma_id *request_id(struct cma_id *listener,
 {
 	enum ibv_qp_type type = cme->peer.qp_type;
 	struct netdev_gid via;
-	struct cma_dev *dev = cma_dev_find(&cme->path->sgid, false, &via);
+	const bool ib = cma_src(listener)->sa_family == AF_IB;
+	struct cma_dev *dev = ib ? cma_infiniband(&cme->path->sgid, &via) :
+				   cma_dev_find(&cme->path->sgid, false, &via);
 	struct cma_id *id;
 
 	if (!dev)
@@ -51,6 +53,10 @@ static struct cma_id *request_id(struct cma_id *listener,
 		     &id->id.route.addr.src_storage);
 	cma_gid_addr(&cme->path->dgid, via.ifindex, port,
 		     &id->id.route.addr.dst_storage);
+	if (ib) {
+		cma_sib_make(id->id.ps, &id->id.route.addr.src_storage);
+		cma_sib_make(id->id.ps, &id->id.route.addr.dst_storage);
+	}
 	cma_set_path(id, &cme->path->dgid);
 	if (cme->type == CM_EV_REQ)
 		id->path_rec.mtu = cme->peer.mtu;

@@ -5,6 +5,7 @@
  *	event.c     event channels, and what happens when an event is fetched
  *	id.c        identifiers and their options
  *	addr.c      binding and resolving
+ *	sockaddr_ib.c  addresses of AF_IB
  *	await.c     addresses whose neighbour is not known yet
  *	port.c      ports
  *	addrinfo.c  rdma_getaddrinfo()
@@ -31,6 +32,7 @@
 #include "connect/iw.h"
 #include "verbs/verbs.h"
 
+#include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 
 #define CMA_PORT_NUM 1
@@ -158,6 +160,7 @@ struct cma_mc {
 	void *context;
 	struct sockaddr_storage addr;
 	union ibv_gid mgid;
+	uint16_t mlid;
 	bool send_only;
 	bool attached; /* the QP, by us */
 	uint32_t reported, completed; /* as in struct cma_id */
@@ -188,6 +191,17 @@ static inline struct cma_id *to_id(struct rdma_cm_id *id)
 static inline struct cma_channel *to_channel(struct rdma_event_channel *ch)
 {
 	return container_of(ch, struct cma_channel, ch);
+}
+
+static inline struct shca_device *cma_device(const struct cma_dev *dev)
+{
+	return to_ctx(dev->verbs)->dev;
+}
+
+/* Of a UD QP. */
+static inline uint32_t cma_qkey(const struct cma_id *id)
+{
+	return id->id.ps == RDMA_PS_IPOIB ? 0x0b1b : RDMA_UDP_QKEY;
 }
 
 /* What it is bound to. */
@@ -263,6 +277,9 @@ int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 socklen_t cma_addr_len(const struct sockaddr *addr);
 bool cma_addr_any(const struct sockaddr *addr);
 void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid);
+/* The address at which it receives, unless it is bound to any: a loopback address
+ * stands for a port of InfiniBand. */
+void cma_own_gid(struct cma_id *id, union ibv_gid *gid);
 void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
 		  struct sockaddr_storage *addr);
 uint16_t cma_port(const struct sockaddr *addr);
@@ -276,6 +293,23 @@ int cma_bind_path(struct cma_id *id);
 /* The device of an address that was bound to without one, a loopback address.
  */
 int cma_late_dev(struct cma_id *id);
+
+/* sockaddr_ib.c */
+bool cma_is_infiniband(const struct cma_dev *dev);
+/* The device of InfiniBand with an address; gid NULL: any such device. NULL:
+ * there is none. */
+struct cma_dev *cma_infiniband(const union ibv_gid *gid,
+			       struct netdev_gid *via);
+/* An address of AF_IB: its GID, what that stands for, and its port. */
+union ibv_gid cma_sib_raw(const struct sockaddr *addr);
+union ibv_gid cma_sib_gid(const struct sockaddr *addr);
+uint16_t cma_sib_port(const struct sockaddr *addr);
+void cma_sib_set_port(struct sockaddr_storage *addr, uint16_t port);
+/* Whether it can be one of an identifier; whole: a destination. 0 or -errno. */
+int cma_sib_check(enum rdma_port_space ps, struct sockaddr_storage *addr,
+		  bool whole);
+/* The one for an address of IPv4. */
+void cma_sib_make(enum rdma_port_space ps, struct sockaddr_storage *addr);
 
 /* await.c */
 /* No address waits: a forked child's of its parent do not. */

@@ -306,7 +306,7 @@ static int listen_start(struct cma_id *id)
 	if (err)
 		return err;
 	id->bound_all = any && roce;
-	cma_addr_gid(addr, &gid);
+	cma_own_gid(id, &gid);
 	cm = cma_lock();
 	err = cma_iw_listen(id);
 	if (err && roce && id->shares_port) {
@@ -425,7 +425,7 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 	if (id->conn)
 		err = cm_sidr_reply(
 			cm, id->conn, CM_SIDR_OK,
-			engine_qpn_wire(cma_engine(), qpn), RDMA_UDP_QKEY,
+			engine_qpn_wire(cma_engine(), qpn), cma_qkey(id),
 			&id->local.ece, param ? param->private_data : NULL,
 			param ? param->private_data_len : 0, clock_ns());
 	cma_unlock();

@@ -128,6 +128,14 @@ void cma_id_free(struct cma_id *id)
 	free(id);
 }
 
+static int no_port_space(enum rdma_port_space ps)
+{
+	return why(-EINVAL,
+		   "port space 0x%x: RDMA_PS_TCP, RDMA_PS_UDP and RDMA_PS_IB "
+		   "exist here, and with devices of InfiniBand RDMA_PS_IPOIB",
+		   (unsigned)ps);
+}
+
 int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		  void *context, enum rdma_port_space ps, enum ibv_qp_type type)
 {
@@ -144,16 +152,18 @@ int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		break;
 	case RDMA_PS_IB:
 		break;
-	case RDMA_PS_IPOIB: /* there is no IPoIB on Ethernet */
+	case RDMA_PS_IPOIB:
+		type = IBV_QPT_UD;
+		break;
 	default:
-		return why(-EINVAL,
-			   "port space 0x%x: RDMA_PS_TCP, RDMA_PS_UDP and "
-			   "RDMA_PS_IB exist here",
-			   (unsigned)ps);
+		return no_port_space(ps);
 	}
 	err = cma_init();
 	if (err)
 		return err;
+	/* There is no IPoIB on Ethernet. */
+	if (ps == RDMA_PS_IPOIB && !cma_infiniband(NULL, NULL))
+		return no_port_space(ps);
 	if (!channel) {
 		own = cma_channel_new();
 		if (!own)

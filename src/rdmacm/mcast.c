@@ -9,28 +9,19 @@
  */
 #include "cma.h"
 
+#include "base/gid.h"
+#include "net/ibaddr.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CMA_MLID 0xc000 /* for programs to pass on: there are no LIDs */
+#define CMA_MLID 0xc000 /* for programs to pass on, where there are no LIDs */
 
 void cma_ah_attr(struct cma_id *id, const struct roce_path *path,
 		 struct ibv_ah_attr *attr)
 {
-	int index = shca_gid_index(to_ctx(id->dev->verbs)->dev, &path->sgid);
-
-	*attr = (struct ibv_ah_attr){
-		.grh = {
-			.dgid = path->dgid,
-			.flow_label = path->flow_label,
-			.sgid_index = (uint8_t)(index < 0 ? 255 : index),
-			.hop_limit = path->hop_limit,
-			.traffic_class = path->tclass,
-		},
-		.is_global = 1,
-		.port_num = CMA_PORT_NUM,
-	};
+	shca_av(to_ctx(id->dev->verbs)->dev, path, attr);
 }
 
 static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
@@ -39,11 +30,28 @@ static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
 
 	if (!addr || !cma_addr_len(addr))
 		return why(-EINVAL, "no address, or not AF_INET or AF_INET6");
-	cma_addr_gid(addr, mgid);
+	if (addr->sa_family == AF_IB)
+		*mgid = cma_sib_raw(addr);
+	else
+		cma_addr_gid(addr, mgid);
 	return roce_gid_is_multicast(mgid) ?
 		       0 :
 		       why(-EINVAL, "%s is not a multicast address",
 			   cma_addr_str(addr, &at));
+}
+
+/* The MGID of an address, and the address of an MGID. */
+static int ib_group(const struct cma_id *id, union ibv_gid *mgid,
+		    union ibv_gid *addr)
+{
+	const uint32_t v4 = ib_mgid_addr(mgid);
+
+	if (!v4)
+		return why(-EINVAL, "the group has no MGID");
+	*addr = ib_v4_gid(v4);
+	if (gid_is_v4(mgid))
+		*mgid = ib_mgid(v4, id->id.ps == RDMA_PS_IPOIB);
+	return 0;
 }
 
 static int join_group(struct cma_id *id, const struct sockaddr *addr,
@@ -73,7 +81,11 @@ static int join_group(struct cma_id *id, const struct sockaddr *addr,
 		return -ENOMEM;
 	path = id->path;
 	err = addr_to_mgid(addr, &mc->mgid);
-	if (!err && roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
+	path.dgid = mc->mgid;
+	if (!err && cma_is_infiniband(id->dev))
+		err = ib_group(id, &mc->mgid, &path.dgid);
+	else if (!err &&
+		 roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
 		err = why(-EINVAL, "the group and the address that is bound "
 				   "are of two families, IPv4 and IPv6");
 	if (err)
@@ -86,14 +98,18 @@ static int join_group(struct cma_id *id, const struct sockaddr *addr,
 		err = -ENOMEM;
 		goto err_free;
 	}
-	path.dgid = mc->mgid;
 	path.hop_limit = 1;
 	if (id->tos_set)
 		path.tclass = id->tos;
 	cma_ah_attr(id, &path, &ev->ev.param.ud.ah_attr);
-	ev->ev.param.ud.ah_attr.dlid = CMA_MLID;
+	if (cma_is_infiniband(id->dev))
+		ev->ev.param.ud.ah_attr.grh.dgid = mc->mgid;
+	if (!ev->ev.param.ud.ah_attr.dlid)
+		ev->ev.param.ud.ah_attr.dlid = CMA_MLID;
+	mc->mgid = ev->ev.param.ud.ah_attr.grh.dgid;
+	mc->mlid = ev->ev.param.ud.ah_attr.dlid;
 	ev->ev.param.ud.qp_num = ROCE_MULTICAST_QPN;
-	ev->ev.param.ud.qkey = RDMA_UDP_QKEY;
+	ev->ev.param.ud.qkey = cma_qkey(id);
 	ev->ev.param.ud.private_data = context;
 	ev->mc = mc;
 	cma_lock();
@@ -146,7 +162,7 @@ void cma_mc_joined(struct cma_id *id, struct cma_event *ev)
 	qp = cma_qp_get(id);
 	if (!qp)
 		return;
-	err = ibv_attach_mcast(qp, &mc->mgid, CMA_MLID);
+	err = ibv_attach_mcast(qp, &mc->mgid, mc->mlid);
 	cma_qp_put(qp);
 	if (err) {
 		ev->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
@@ -162,7 +178,7 @@ static void leave_group(struct cma_id *id, struct cma_mc *mc)
 	struct ibv_qp *qp = mc->attached ? cma_qp_get(id) : NULL;
 
 	if (qp) {
-		ibv_detach_mcast(qp, &mc->mgid, CMA_MLID);
+		ibv_detach_mcast(qp, &mc->mgid, mc->mlid);
 		cma_qp_put(qp);
 	}
 	cma_wait_acked(&mc->completed, &mc->reported, "rdma_leave_multicast()");

@@ -26,7 +26,9 @@ uint64_t cma_service_id(const struct cma_id *id, uint16_t port)
 /* An IPv4 address never stands for IPv6 as well. */
 unsigned cma_families(const struct cma_id *id)
 {
-	if (id->id.route.addr.src_addr.sa_family == AF_INET)
+	const int family = id->id.route.addr.src_addr.sa_family;
+
+	if (family == AF_INET || family == AF_IB)
 		return CM_LISTEN_V4;
 	return id->afonly ? CM_LISTEN_V6 : CM_LISTEN_V4 | CM_LISTEN_V6;
 }
@@ -93,7 +95,7 @@ static const union ibv_gid *reserved_gid(struct cma_id *id, union ibv_gid *gid)
 {
 	if (cma_addr_any(cma_src(id)))
 		return NULL;
-	cma_addr_gid(cma_src(id), gid);
+	cma_own_gid(id, gid);
 	return gid;
 }
 
@@ -148,7 +150,7 @@ static int port_is_elsewhere(struct cma_id *id, int err)
 	if (!why_wanted())
 		return err;
 	/* 0.0.0.0 as well: the registry looks for listeners to any then. */
-	cma_addr_gid(cma_src(id), &gid);
+	cma_own_gid(id, &gid);
 	slot = registry_listener(r, cma_service_id(id, id->port), &gid);
 	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid) || !pid)
 		return why(err,

@@ -31,7 +31,7 @@ static int attr_init(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 	attr->pkey_index = 0;
 	attr->port_num = CMA_PORT_NUM;
 	if (id->id.qp_type == IBV_QPT_UD) {
-		attr->qkey = RDMA_UDP_QKEY;
+		attr->qkey = cma_qkey(id);
 		*mask |= IBV_QP_QKEY;
 		return 0;
 	}

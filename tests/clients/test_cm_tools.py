@@ -155,7 +155,7 @@ def test_perftest_many(place, n):
     perftest(place, "ib_write_bw", "-R", "-q", n)
 
 
-def qperf(place, test, status=0):
+def qperf(place, test, status=0, args=("-cm", 1)):
     """qperf listens by TCP; its server goes on until it is told."""
     if missing := rig.need("qperf"):
         pytest.skip(f"not installed: {missing}")
@@ -163,7 +163,7 @@ def qperf(place, test, status=0):
     server = rig.Proc(place.server, ["qperf", "-lp", port], place.options)
     try:
         server.wait_listening(port)
-        client = start_client(place, ["qperf", "-lp", port, place.host, "-t", 1, "-cm", 1, test])
+        client = start_client(place, ["qperf", "-lp", port, place.host, "-t", 1, *args, test])
         assert client.wait() == status, client.describe() + server.describe()
         return client.output()
     finally:
