@@ -18,6 +18,7 @@
 #include "faults/inject.h"
 #include "link/exported_keys.h"
 #include "link/stream.h"
+#include "net/ibaddr.h"
 #include "os/dump_signal.h"
 #include "rnic/qp_iwarp.h"
 #include "trace/pcap.h"
@@ -73,11 +74,26 @@ static const struct shca_process_ops ops = {
 
 /* Recordings */
 
+/* Packets say no device, so where RoCE's is there as well they are its. */
+static void record_as_infiniband(void)
+{
+	const struct netdev_gid *port;
+	struct netdev_table t;
+
+	netdev_scan(&t, config_get()->devices, config_get()->addr);
+	port = ib_port(&t);
+	if (port)
+		pcap_infiniband(ib_v4(&port->gid), port->prefix);
+}
+
 /* A file that cannot be written does not keep the device from working. */
 static void record_packets(const char *path)
 {
-	int err = pcap_open(&recording, path);
+	int err;
 
+	if (config_get()->infiniband == INFINIBAND_ONLY)
+		record_as_infiniband();
+	err = pcap_open(&recording, path);
 	if (err)
 		say("cannot write %s: %s", path,
 		    err == -EBUSY ? "another process writes to this FIFO; "

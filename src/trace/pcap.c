@@ -73,6 +73,9 @@
 #define PROTO_TCP 6u
 #define PROTO_UDP 17u
 
+/* Of packets that are not IP's; NULL: all are. */
+static const struct pcap_frames *frames;
+
 struct pcap {
 	int fd;
 	pid_t pid;
@@ -145,8 +148,9 @@ static void put_section(struct pcap *p)
 
 static void put_interfaces(struct pcap *p)
 {
-	static const char *const device[] = {
-		[PCAP_ROCE] = "softhca0", [PCAP_IWARP] = "softiw0"
+	const char *const device[] = {
+		[PCAP_ROCE] = frames ? frames->device : "softhca0",
+		[PCAP_IWARP] = "softiw0",
 	};
 	const uint8_t nanoseconds = 9;
 	uint8_t *at = p->buf + p->used, *block;
@@ -158,7 +162,8 @@ static void put_interfaces(struct pcap *p)
 		block = at;
 		put_u32(&at, BLOCK_IDB);
 		put_u32(&at, 0);
-		put_u16(&at, LINKTYPE_RAW);
+		put_u16(&at, i == PCAP_ROCE && frames ? frames->linktype :
+							LINKTYPE_RAW);
 		put_u16(&at, 0);
 		put_u32(&at, 0); /* packets are never cut short */
 		put_opt(&at, OPT_IF_NAME, name, strlen(name));
@@ -238,6 +243,11 @@ static void put_headers(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		put_tcp(h + ip_len, pkt, len - ip_len, sum);
 	else
 		put_udp(h + ip_len, pkt, len - ip_len, sum);
+}
+
+void pcap_set_frames(const struct pcap_frames *f)
+{
+	frames = f;
 }
 
 /*
@@ -343,8 +353,12 @@ static void drop_locked(struct pcap *p)
 static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 {
 	bool v4 = roce_gid_is_v4(pkt->src) && roce_gid_is_v4(pkt->dst);
-	size_t head = (v4 ? V4_LEN : V6_LEN) + (pkt->tcp ? TCP_LEN : UDP_LEN);
-	size_t len = head, padded;
+	const bool framed = frames && v4 && !pkt->tcp;
+	size_t head = framed ? frames->head(pkt) :
+			       (v4 ? V4_LEN : V6_LEN) +
+				       (pkt->tcp ? TCP_LEN : UDP_LEN);
+	size_t tail = framed ? frames->tail : 0;
+	size_t len = head + tail, padded;
 	uint8_t *at, *block, *data;
 	uint64_t now = clock_ns();
 	uint64_t when = pkt->realtime_ns ? pkt->realtime_ns : now;
@@ -387,7 +401,11 @@ static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 			memcpy(at, pkt->iov[i].iov_base, pkt->iov[i].iov_len);
 		at += pkt->iov[i].iov_len;
 	}
-	put_headers(data, pkt, v4, len);
+	at += tail;
+	if (framed)
+		frames->put(data, pkt, when, len);
+	else
+		put_headers(data, pkt, v4, len);
 	memset(at, 0, padded - len);
 	at += padded - len;
 

@@ -21,6 +21,27 @@
  */
 int pcap_open(struct pcap **p, const char *path);
 
+/*
+ * Before that: packets between IPv4 addresses are those of an InfiniBand port,
+ * of the LID that addr has with this prefix (net/ibaddr.h), and are recorded so:
+ * with LRH, GRH where they have one, and VCRC (pcap_ib.c).
+ */
+void pcap_infiniband(uint32_t addr, unsigned prefix);
+
+/* How packets look in a recording that are not IP's. */
+struct pcap_frames {
+	uint32_t linktype;
+	const char *device;
+	/* Bytes before the BTH, and behind the ICRC. */
+	size_t (*head)(const struct pcap_pkt *pkt);
+	size_t tail;
+	/* Writes both; what is between them is in place. len: of all. */
+	void (*put)(uint8_t *frame, const struct pcap_pkt *pkt, uint64_t ns,
+		    size_t len);
+};
+
+void pcap_set_frames(const struct pcap_frames *frames);
+
 /* Empties a file unless somebody records in it. Returns 0 or -errno. */
 int pcap_restart(int fd);
 

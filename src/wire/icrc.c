@@ -15,6 +15,7 @@
 #include "icrc.h"
 
 #include "crc.h"
+#include "lrh.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
@@ -28,7 +29,6 @@
 #define V4_LEN 20
 #define V6_LEN 40
 #define UDP_LEN 8
-#define LRH_LEN 8 /* ones in place of InfiniBand's local route header */
 #define V4_ID_OFFSET 4 /* of the identification in an IPv4 header */
 #define UDP_MAX 65507u /* bytes in the largest IPv4 datagram */
 
