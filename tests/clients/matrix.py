@@ -126,6 +126,11 @@ FAMILIES = {
         [r"test_iwarp.py::test_(perftest|rping|ucmatose|rdma_client|rstream|qperf|fio|fi_pingpong)"],
         ["ib_send_bw -R -e hangs now and then; two of qperf's tests need immediate data, which iWARP has "
          "not: [IWARP.md](IWARP.md#programs)."]),
+    "over InfiniBand": Family(
+        "ibverbs-utils perftest rdmacm-utils qperf libucx0 libfabric-bin", "--infiniband, on one host and on two: the "
+        "ping-pongs without -g, perftest without -x, qperf without -cm, ucx_perftest by LIDs and by GIDs, fi_pingpong, rping, "
+        "udaddy; three programs in the manner of tutorials",
+        [r"test_infiniband.py::test_(pingpong|xsrq|perftest|qperf|ucx|fi_pingpong|classic\[|rping|udaddy)"], []),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),
     "curl": Family(

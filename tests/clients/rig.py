@@ -404,7 +404,11 @@ PLACES = ["local", "copy", "udp", "wire", "netns"]
 UDP_PLACES = ["local", "wire", "netns"]
 # By iWARP: one host, two, and two with segments of 1448 bytes.
 IWARP_PLACES = ["iwarp", "iwarp_netns", "iwarp_netns1500"]
-OPTIONS = {"copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"],
+# InfiniBand's device: the same ways on one host, and two hosts.
+IB_PLACES = ["ib", "ib_copy", "ib_wire", "ib_netns"]
+OPTIONS = {"ib": ["--infiniband"], "ib_netns": ["--infiniband"], "ib_copy": ["--infiniband", "--same-host=copy"],
+           "ib_wire": ["--infiniband", "--wire"],
+           "copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"],
            **{name: ["--iwarp"] for name in IWARP_PLACES}}
 
 
