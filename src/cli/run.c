@@ -33,13 +33,19 @@ static const struct argp_child with_job_options[] = {
 	{ 0 },
 };
 
-/* gcc's ASan wants to be the first library, which the one that is preloaded is;
- * it does as well behind that. */
-static void let_asan_start(void)
+/* The ASan of gcc, and of clang with -shared-libasan, wants to be the first
+ * library, which the one that is preloaded is; it does as well behind that. */
+static void let_asan_start(const char *path)
 {
+	static const char option[] = "verify_asan_link_order";
 	const char *was = getenv("ASAN_OPTIONS");
 	char *options = NULL;
 
+	if (was && strstr(was, option))
+		return;
+	cli_say("%s has AddressSanitizer, which wants to be the first library: "
+		"ASAN_OPTIONS gets %s=0",
+		path, option);
 	if (asprintf(&options, "%s%sverify_asan_link_order=0", was ? was : "",
 		     was && *was ? ":" : "") < 0)
 		return;
@@ -96,8 +102,9 @@ int cmd_run(int argc, char **argv)
 			fix);
 	if (job_environment(NULL))
 		return EXIT_RUN_FAILED;
-	if (program_uses(path, "libasan.so."))
-		let_asan_start();
+	if (program_uses(path, "libasan.so.") ||
+	    program_uses(path, "libclang_rt.asan"))
+		let_asan_start(path);
 	execvp(path, run.command);
 	err = errno;
 	if (err == ENOENT)

@@ -24,6 +24,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -188,12 +189,21 @@ void thread_fds_close(struct engine *e)
 
 /* What it does */
 
+static _Atomic bool no_pwait2;
+
+/* valgrind 3.19 complains, at length, of calls that it does not know. */
+__attribute__((constructor)) static void look_for_valgrind(void)
+{
+	const char *preloads = getenv("LD_PRELOAD");
+
+	no_pwait2 = preloads && strstr(preloads, "/vgpreload_");
+}
+
 /* False: it was interrupted, and as this thread takes no signals, by who stops or
  * traces the process. */
 static bool thread_sleep(struct engine *e, uint64_t until,
 			 struct epoll_event *ev, int max, int *n)
 {
-	static _Atomic bool no_pwait2;
 	uint64_t now = clock_ns();
 	uint64_t ns = until > now ? until - now : 0;
 	const struct sys_time t = { (int64_t)(ns / 1000000000),

@@ -1438,18 +1438,36 @@ def test_check_json(tmp_path):
     assert "comma" in softhca("run", "--check=json=found", "true", cwd=tmp_path / "a,b").stderr
 
 
-def test_asan(home, tmp_path):
-    """A program of gcc's ASan, which wants to be loaded first, starts, and finds what it is for."""
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "clang -shared-libasan"])
+def test_asan(home, tmp_path, compiler):
+    """A program of ASan, which may want to be loaded first, starts, and finds what it is for."""
     src = tmp_path / "a.c"
     src.write_text("#include <infiniband/verbs.h>\n#include <stdlib.h>\n"
                    "int main(int argc, char **argv) { int n = 0; struct ibv_device **l = ibv_get_device_list(&n);\n"
                    "char *p = malloc(8); (void)argv; ibv_free_device_list(l); free(p); return n ? argc > 1 ? p[1] : 0 : 2; }\n")
-    if subprocess.run(["gcc", "-fsanitize=address", "-o", tmp_path / "a", src, "-libverbs"], stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("gcc makes no program with ASan here")
+    if not shutil.which(compiler.split()[0]):
+        pytest.skip(f"not installed: {compiler}")
+    build = [*compiler.split(), "-fsanitize=address", "-o", tmp_path / "a", src, "-libverbs"]
+    if "shared" in compiler:
+        runtime = subprocess.run(["clang", "-print-runtime-dir"], stdout=subprocess.PIPE, text=True).stdout.strip()
+        build.append(f"-Wl,-rpath,{runtime}")
+    if subprocess.run(build, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip(f"{compiler} makes no program with ASan here")
     side = rig.Side(home)
-    side.run([str(tmp_path / "a")], [])
+    said = compiler != "clang"
+    assert ("has AddressSanitizer" in side.run([str(tmp_path / "a")], [])) == said
     out = side.run([str(tmp_path / "a"), "twice"], [], status=1, env={"ASAN_OPTIONS": "exitcode=1"})
-    assert "heap-use-after-free" in out, out
+    assert "heap-use-after-free" in out and out.count("has AddressSanitizer") == said, out
+    out = side.run([str(tmp_path / "a")], [], env={"ASAN_OPTIONS": "verify_asan_link_order=0"})
+    assert "has AddressSanitizer" not in out, "the user has said so"
+
+
+def test_valgrind(home):
+    """It knows each system call, and finds nothing."""
+    if rig.need("valgrind", "ibv_devinfo"):
+        pytest.skip("not installed: valgrind")
+    out = rig.Side(home).run(["valgrind", "--error-exitcode=9", rig.client("checked"), "fine-buffer-polled"], limit=120)
+    assert "done" in out and "unhandled" not in out and "ERROR SUMMARY: 0 errors" in out, out
 
 
 def test_gid_table_is_whole(home):
