@@ -9,6 +9,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,12 @@ struct lines {
 	size_t len, size;
 	unsigned lost; /* lines that found no room */
 };
+
+/* "1 byte", "2 bytes". */
+static inline const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
 
 /* What others have written must not reach a terminal as it is. */
 static inline void make_printable(char *text)

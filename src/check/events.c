@@ -9,6 +9,7 @@
  */
 #include "check_internal.h"
 
+#include "base/lines.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "os/config.h"
@@ -65,9 +66,9 @@ static void look_at_cq(struct check_cq *c, void *arg)
 		     },
 		     3,
 		     "ibv_get_cq_event() sleeps, and a CQ of its channel holds "
-		     "%u completions that arrived before ibv_req_notify_cq(): "
-		     "they raise no event",
-		     count);
+		     "%u completion%s that arrived before ibv_req_notify_cq(): "
+		     "no event comes of that",
+		     count, plural(count));
 	c->stuck_since = 0; /* and again, counted, if it goes on */
 }
 
@@ -124,9 +125,10 @@ void check_unacked(struct ibv_cq *cq, const char *call, const char *ack,
 		{ "the last event was fetched", c ? atomic_load(&c->got) : 0 },
 	};
 
-	check_report(CHECK_UNACKED, 0, sides, c ? 2 : 1,
-		     "%s has waited for %u s and still waits: %u events of the "
-		     "object were fetched and not acknowledged, by %s",
-		     call, CHECK_UNACKED_S, missing, ack);
+	check_report(
+		CHECK_UNACKED, 0, sides, c ? 2 : 1,
+		"%s has waited for %u s and still waits: %u event%s of the "
+		"object, fetched and not acknowledged, by %s",
+		call, CHECK_UNACKED_S, missing, plural(missing), ack);
 	check_cq_put(c);
 }

@@ -435,9 +435,9 @@ static int print_table(const struct trace_set *t,
 	print_procs(t);
 	print_moves(t);
 	shown = want->rows && want->rows < n ? want->rows : n;
-	printf("\n%zu work requests, %" PRIu64 " packets, %" PRIu64
+	printf("\n%zu work request%s, %" PRIu64 " packet%s, %" PRIu64
 	       " of them sent again; the slowest %zu (times in us):\n\n",
-	       n, v.packets, v.again, shown);
+	       n, plural(n), v.packets, plural(v.packets), v.again, shown);
 	printf("%12s %-8s %-9s %9s %12s %11s %15s %15s %15s %15s %15s %5s\n",
 	       "wr_id", "QP", "opcode", "bytes", "posted at s", "total",
 	       "window", "first..last", "acknowledged", "completed", "polled",

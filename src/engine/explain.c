@@ -9,6 +9,7 @@
 #include "engine_internal.h"
 
 #include "base/gid.h"
+#include "base/lines.h"
 #include "base/say.h"
 #include "hooks/faults.h"
 
@@ -54,7 +55,7 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 		[ROCE_DROP_OPCODE] = { "unexpected opcode", false },
 		[ROCE_DROP_HEADER] = { "version or P_Key", false },
 		[ROCE_DROP_STATE] = { "QP does not receive yet", false },
-		[ROCE_DROP_ENDED] = { "QP in the error state", true },
+		[ROCE_DROP_ENDED] = { "for a QP that has ended", true },
 		[ROCE_DROP_ADDRESS] = { "not from the QP's peer", false },
 		[ROCE_DROP_DUPLICATE] = { "duplicate", true },
 		[ROCE_DROP_GAP] = { "PSN ahead of the one due", false },
@@ -92,7 +93,7 @@ void engine_drops_explain(struct engine *e)
 {
 	const struct link_stats s = engine_link_stats(e);
 	char bad[800], usual[200];
-	uint64_t sum;
+	uint64_t sum, received;
 
 	if (faults_ops)
 		faults_ops->explain();
@@ -100,10 +101,11 @@ void engine_drops_explain(struct engine *e)
 	if (atomic_exchange(&e->drops_reported, sum) == sum)
 		return;
 	drops_list(e, true, usual, sizeof(usual));
-	say("process %d: %" PRIu64 " packets received, %" PRIu64
+	received = s.rx_pkts + s.rx_malformed + s.rx_bad_icrc;
+	say("process %d: %" PRIu64 " packet%s received, %" PRIu64
 	    " dropped: %s%s%s",
-	    (int)getpid(), s.rx_pkts + s.rx_malformed + s.rx_bad_icrc, sum, bad,
-	    usual[0] ? "; and, as is usual: " : "", usual);
+	    (int)getpid(), received, plural(received), sum, bad,
+	    usual[0] ? "; late ones, which do no harm: " : "", usual);
 }
 
 void drops_explain_at(struct engine *e, uint64_t now)

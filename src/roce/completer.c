@@ -22,6 +22,8 @@
  */
 #include "roce_internal.h"
 
+#include "base/lines.h"
+
 #include <stdio.h>
 
 #define PROBE_MIN_NS (100 * USEC)
@@ -270,6 +272,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 	struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
 	const char *text = NULL;
 	struct key_why why;
+	char to[64] = "";
 
 	if (qp->base.env->explain && roce_env(qp)->refusal) {
 		const struct key_ask ask = {
@@ -284,21 +287,22 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 			&qp->base, code == ROCE_NAK_REMOTE_ACCESS ? &ask : NULL,
 			&why);
 	}
+	/* A send has none of these. */
+	if (qp_wqe_access(w))
+		snprintf(to, sizeof(to), " at remote 0x%llx rkey 0x%08x",
+			 (unsigned long long)w->remote_addr, w->rkey);
 	if (text)
 		explain(qp,
 			"the peer refused %s (NAK 0x%02x), work request "
-			"0x%llx, %u bytes at remote 0x%llx rkey 0x%08x: %s",
+			"0x%llx, %u byte%s%s: %s",
 			code == ROCE_NAK_REMOTE_ACCESS ? "access" :
 							 "the request",
 			ROCE_AETH_NAK | code, (unsigned long long)w->wr_id,
-			w->length, (unsigned long long)w->remote_addr, w->rkey,
-			text);
+			w->length, plural(w->length), to, text);
 	else
-		explain(qp,
-			"%s; work request 0x%llx, %u bytes at remote 0x%llx "
-			"rkey 0x%08x",
+		explain(qp, "%s; work request 0x%llx, %u byte%s%s",
 			nak_text(code), (unsigned long long)w->wr_id, w->length,
-			(unsigned long long)w->remote_addr, w->rkey);
+			plural(w->length), to);
 	fail_head(qp, status[code]);
 }
 

@@ -29,7 +29,7 @@ def trace(*args, status=0):
 
 def counts(text):
     """Work requests, packets, and how many of these were sent again."""
-    return [int(n) for n in re.search(r"(\d+) work requests, (\d+) packets, (\d+) of them sent again", text).groups()]
+    return [int(n) for n in re.search(r"(\d+) work requests?, (\d+) packets?, (\d+) of them sent again", text).groups()]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ def drops(job):
     last = dict(re.findall(r"softhca: process (\d+): .* dropped: (.*)", job.out))
     sums = collections.Counter()
     for text in last.values():
-        for why, n in re.findall(r"([^,]+?) (\d+)(?:, |$)", text.replace("; and, as is usual: ", ", ")):
+        for why, n in re.findall(r"([^,]+?) (\d+)(?:, |$)", text.replace("; late ones, which do no harm: ", ", ")):
             sums[why] += int(n)
     return sums
 
