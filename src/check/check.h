@@ -26,8 +26,9 @@
 /* Is called anywhere: text says what each has, in a sentence. */
 void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 	__attribute__((cold));
-/* An address without a GRH was refused; text says so. */
-void check_no_grh(const char *text) __attribute__((cold));
+/* An address, or a use of it, that is wrong or works by luck; text says how. */
+void check_address(enum check_address what, const char *text)
+	__attribute__((cold));
 
 /* Sets check_ops, and begins if SOFTHCA_CHECK says so (options.h); again:
  * nothing. */
@@ -127,11 +128,11 @@ void check_cq_gone(struct ibv_cq *cq);
 void check_cq_armed(struct ibv_cq *cq);
 void check_cq_event(struct ibv_cq *cq);
 
-/* keys.c: an lkey or rkey ends, or 0; and one that has ended is named by a
- * request, of the peer or the program's own. */
+/* keys.c: an lkey or rkey ends, or 0; and one is refused that a request names, of
+ * the peer or the program's own, for memory at va. */
 void check_key_ended(uint32_t key);
-void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
-	__attribute__((cold));
+void check_key_refused(uint32_t qpn, enum check_key what, uint32_t key,
+		       uint64_t va, bool remote) __attribute__((cold));
 
 /* events.c: a thread is about to sleep until a channel has an event, and is
  * back again. */

@@ -26,6 +26,11 @@ enum check_rule {
 	CHECK_RESULT,
 	CHECK_RACE,
 	CHECK_RACE_CPU,
+	CHECK_HOPS,
+	CHECK_MTU_LARGE,
+	CHECK_KEY_KIND,
+	CHECK_ADDRESS_HALF,
+	CHECK_UNSIGNALED,
 	CHECK_RULES
 };
 
@@ -72,6 +77,9 @@ struct check_cq {
 	_Atomic int cqe;
 	_Atomic int out; /* signalled requests that are posted and not polled */
 	_Atomic bool said; /* that these are too many */
+	/* Since when it is polled, and nothing else is done; queue.c */
+	uint64_t idle_since, idle_mark;
+	bool idle_said;
 	uint64_t stuck_since; /* events.c; 0: it is not */
 	uint32_t stuck_head, stuck_looks;
 };
@@ -82,7 +90,7 @@ void check_cq_put(struct check_cq *c);
 /* fn may not call what is above. */
 void check_cqs_each(void (*fn)(struct check_cq *c, void *arg), void *arg);
 
-/* queue.c: where a QP was connected; how many messages have been received, and
+/* queue.c: where a QP was connected, or else made; how many messages have been received, and
  * whether one may have come to memory since there were so many, or before. */
 uint32_t check_connected(uint32_t qpn);
 uint64_t check_landings(void);

@@ -44,7 +44,7 @@ void check_key_ended(uint32_t key)
 	pthread_mutex_unlock(&ended.lock);
 }
 
-void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
+static void past_key(uint32_t qpn, uint32_t key, bool remote)
 {
 	struct check_side side = { .what = "the region or window ended" };
 	struct ended e;
@@ -61,4 +61,36 @@ void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
 		     remote ? "its peer names rkey" :
 			      "a work request is carried out that names lkey",
 		     key, (double)(clock_ns() - e.at) / 1e6);
+}
+
+void check_key_refused(uint32_t qpn, enum check_key what, uint32_t key,
+		       uint64_t va, bool remote)
+{
+	const struct check_side side = { "the QP was connected, or made ready",
+					 check_connected(qpn) };
+
+	switch (what) {
+	case CHECK_KEY_PAST:
+		past_key(qpn, key, remote);
+		break;
+	case CHECK_KEY_OTHER:
+		check_report(CHECK_KEY_KIND, qpn, &side, 1,
+			     remote ? "QP 0x%06x: its peer names rkey 0x%08x, "
+				      "which is the lkey of a region here: "
+				      "they are the same number by luck" :
+				      "QP 0x%06x: a work request names lkey "
+				      "0x%08x, which is the rkey of a region: "
+				      "they are the same number by luck",
+			     qpn, key);
+		break;
+	case CHECK_KEY_CUT:
+		check_report(CHECK_ADDRESS_HALF, qpn, &side, 1,
+			     "QP 0x%06x: %s address 0x%llx, of which the upper "
+			     "32 bits are missing: with them it is in its "
+			     "region",
+			     qpn,
+			     remote ? "its peer names" : "a work request names",
+			     (unsigned long long)va);
+		break;
+	}
 }

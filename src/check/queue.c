@@ -23,12 +23,16 @@
 
 #include "base/bytes.h"
 #include "base/hash64.h"
+#include "os/config.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BUCKETS 1024u
+#define SENDERS 64u /* QPs of a CQ; with more it is not looked at */
+#define IDLE_NS 2000000000ull /* of polls that find nothing */
 #define ENTRIES_MAX 65536u /* of a queue; with more nothing is known of it */
 
 struct sent {
@@ -58,6 +62,7 @@ struct queue {
 	struct check_end own,
 		there; /* when it was posted to, generation 0: unknown */
 	bool sig_all;
+	bool signaled; /* a request has been, ever */
 	bool lost; /* nothing is known of what is posted */
 	bool said; /* that it overflows */
 	uint32_t head, tail; /* free-running */
@@ -73,6 +78,9 @@ struct queue {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct queue *queues[BUCKETS], *dirty;
 static _Atomic uint64_t writes;
+/* Posts, polls that find something, and those of another CQ than the last. */
+static _Atomic uint64_t activity;
+static struct check_cq *_Atomic polled_last;
 
 /* Where the last messages were received. */
 #define LANDINGS 256u
@@ -399,7 +407,10 @@ static void find_other_end(struct queue *q)
 uint32_t check_connected(uint32_t qpn)
 {
 	struct queue *q = queue_get(qpn);
-	const uint32_t at = q ? atomic_load(&q->connected) : 0;
+	uint32_t at = q ? atomic_load(&q->connected) : 0;
+
+	if (q && !at)
+		at = q->made;
 
 	queue_put(q);
 	return at;
@@ -422,11 +433,16 @@ void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 			     text);
 }
 
-void check_no_grh(const char *text)
+void check_address(enum check_address what, const char *text)
 {
+	static const enum check_rule rules[] = {
+		[CHECK_ADDRESS_GRH] = CHECK_GRH,
+		[CHECK_ADDRESS_HOPS] = CHECK_HOPS,
+		[CHECK_ADDRESS_MTU] = CHECK_MTU_LARGE,
+	};
 	const struct check_side side = { "it was given", check_here() };
 
-	check_report(CHECK_GRH, 0, &side, 1, "%s", text);
+	check_report(rules[what], 0, &side, 1, "%s", text);
 }
 
 /* ---- posting ----------------------------------------------------------- */
@@ -485,6 +501,7 @@ static void queue_push(struct queue *q, const struct ibv_send_wr *wr,
 		.writes = atomic_load(&writes),
 		.received = check_landings(),
 	};
+	q->signaled |= s->signalled;
 	if (s->signalled && q->cq)
 		atomic_fetch_add(&q->cq->out, 1);
 	s->sink = is_sink(wr);
@@ -591,6 +608,7 @@ int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 
 	if (!q)
 		return post(ib, wr, bad);
+	atomic_fetch_add(&activity, 1);
 	pthread_mutex_lock(&q->lock);
 	from = q->tail;
 	find_other_end(q);
@@ -657,6 +675,92 @@ static void queue_polled(struct check_cq *c, const struct ibv_wc *wc)
 	queue_put(q);
 }
 
+/* Those that complete to a CQ, with references; UINT_MAX: there are more, or
+ * messages may complete to it. */
+static unsigned senders_of(const struct check_cq *c, struct queue *out[SENDERS])
+{
+	unsigned n = 0;
+	bool more = false;
+
+	pthread_mutex_lock(&lock);
+	for (unsigned b = 0; b < BUCKETS; b++)
+		for (struct queue *q = queues[b]; q && !more; q = q->next) {
+			more = q->ib->recv_cq == c->ib &&
+			       (q->ib->srq || check_env.receives(q->ib));
+			if (more || q->cq != c)
+				continue;
+			more = n == SENDERS;
+			if (more)
+				continue;
+			atomic_fetch_add(&q->refs, 1);
+			out[n++] = q;
+		}
+	pthread_mutex_unlock(&lock);
+	if (!more)
+		return n;
+	while (n)
+		queue_put(out[--n]);
+	return UINT_MAX;
+}
+
+/* The program does nothing but poll a CQ, whose lock is held. Where none of its
+ * queues has ever had a signalled request, it waits for what does not come. */
+static void polls_in_vain(struct check_cq *c)
+{
+	struct check_side sides[] = {
+		{ "the last one was posted", 0 },
+		{ "the program polls", check_here() },
+		{ "the QP was created", 0 },
+	};
+	struct queue *q[SENDERS];
+	const unsigned n = senders_of(c, q);
+	uint32_t posted = 0, qpn = 0, here;
+	bool signaled = n == UINT_MAX;
+
+	for (unsigned i = 0; i < n && n != UINT_MAX; i++) {
+		pthread_mutex_lock(&q[i]->lock);
+		signaled |= q[i]->signaled || q[i]->lost;
+		here = q[i]->tail - q[i]->head;
+		if (here && !posted) {
+			qpn = q[i]->qpn;
+			sides[0].stack =
+				queue_entry(q[i], q[i]->tail - 1)->stack;
+			sides[2].stack = q[i]->made;
+			posted = here;
+		}
+		pthread_mutex_unlock(&q[i]->lock);
+		queue_put(q[i]);
+	}
+	if (signaled || !posted)
+		return;
+	c->idle_said = true;
+	check_report(CHECK_UNSIGNALED, qpn, sides, 3,
+		     "QP 0x%06x: its send CQ is polled, and has no completion: "
+		     "%u work request%s posted, none with IBV_SEND_SIGNALED, "
+		     "and sq_sig_all is 0",
+		     qpn, posted, posted == 1 ? " is" : "s are");
+}
+
+/* A poll that found nothing. */
+static void note_idle(struct check_cq *c)
+{
+	uint64_t now, mark;
+
+	if (atomic_exchange(&polled_last, c) != c)
+		atomic_fetch_add(&activity, 1);
+	if (c->idle_said)
+		return;
+	now = clock_coarse_ns();
+	mark = atomic_load(&activity);
+	if (c->idle_mark != mark) {
+		c->idle_mark = mark;
+		c->idle_since = now;
+	} else if (now - c->idle_since > IDLE_NS) {
+		c->idle_since = now;
+		polls_in_vain(c);
+	}
+}
+
 int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
 	       int (*poll)(struct ibv_cq *cq, int n, struct ibv_wc *wc))
 {
@@ -668,6 +772,10 @@ int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
 		return poll(ib, n, wc);
 	pthread_mutex_lock(&c->lock);
 	got = poll(ib, n, wc);
+	if (!got)
+		note_idle(c);
+	else
+		atomic_fetch_add(&activity, 1);
 	for (int i = 0; i < got; i++)
 		more |= shows_more(&wc[i]);
 	if (more)

@@ -99,6 +99,26 @@ static const struct {
 		"race-of-peers",
 		"let one of the two post only when it knows that the other's request has completed; or use atomics, or separate memory",
 	},
+	[CHECK_HOPS] = {
+		"hop-limit-zero",
+		"set grh.hop_limit: to 1 within a subnet, to 64 or more where routers are between",
+	},
+	[CHECK_MTU_LARGE] = {
+		"mtu-too-large",
+		"set path_mtu to port_attr.active_mtu or less, and to the same at both ends",
+	},
+	[CHECK_KEY_KIND] = {
+		"keys-exchanged",
+		"send mr->rkey to the peers that read or write the region, and use mr->lkey in the process's own SGEs",
+	},
+	[CHECK_ADDRESS_HALF] = {
+		"address-cut",
+		"hold addresses in 64 bits (uint64_t, uintptr_t) wherever they are stored, converted (htobe64(3)) and sent",
+	},
+	[CHECK_UNSIGNALED] = {
+		"completion-never-comes",
+		"set IBV_SEND_SIGNALED in send_flags of the request whose completion is to be polled, or sq_sig_all when the QP is created",
+	},
 	[CHECK_RACE_CPU] = {
 		"race-with-processor",
 		"do not touch memory that a peer writes to until the peer reports that it is done, by a message behind the write or one with immediate data",

@@ -41,6 +41,8 @@ struct check_env {
 	bool (*waits)(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
 	/* Who changes memory here by a QP, whose lock is held. */
 	void (*peer)(struct ibv_qp *qp, struct check_peer *peer);
+	/* How many receives are posted to a QP's own queue. */
+	uint32_t (*receives)(struct ibv_qp *qp);
 	/* The program is about to post to a QP. */
 	void (*posting)(struct ibv_qp *qp);
 	/* The ends of a connection, an RC QP's own and the one there, if that is
@@ -55,6 +57,20 @@ enum check_pair {
 	CHECK_PAIR_QP, /* dest_qp_num, types */
 	CHECK_PAIR_QKEY,
 	CHECK_PAIR_PKEY
+};
+
+/* What is wrong with an address, or how it is used. */
+enum check_address {
+	CHECK_ADDRESS_GRH, /* it has none */
+	CHECK_ADDRESS_HOPS, /* hop_limit 0, and it is another host's */
+	CHECK_ADDRESS_MTU, /* path_mtu does not fit its interface */
+};
+
+/* What is wrong with a key that a request names. */
+enum check_key {
+	CHECK_KEY_PAST, /* it has ended */
+	CHECK_KEY_OTHER, /* an lkey where an rkey is due, or one for the other */
+	CHECK_KEY_CUT, /* none, but only half of the address is there */
 };
 
 /* A thread sleeps until a channel has an event. */
@@ -77,7 +93,7 @@ struct check_ops {
 	void (*exit)(void);
 
 	void (*disagrees)(enum check_pair what, uint32_t qpn, const char *text);
-	void (*no_grh)(const char *text);
+	void (*address)(enum check_address what, const char *text);
 
 	void (*qp_created)(struct ibv_qp *qp, const struct ibv_qp_cap *cap,
 			   bool sig_all);

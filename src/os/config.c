@@ -202,7 +202,8 @@ static void load_config(void)
 		say_ignored("SOFTHCA_CHECK_JSON",
 			    get_variable("SOFTHCA_CHECK_JSON"),
 			    "SOFTHCA_CHECK=json=FILE");
-	if (config.explain)
+	/* A call that fails is a finding, too. */
+	if (config.explain || (config.check && strcmp(config.check, "0") != 0))
 		why_begin();
 }
 

@@ -148,9 +148,10 @@ static void env_explain(struct qp *core, const char *fmt, ...)
 			      roce_qp_dest(roce_qp(core)), line);
 }
 
-static void env_refused(struct qp *core, uint32_t key, bool remote)
+static void env_refused(struct qp *core, enum check_key what,
+			const struct key_ask *ask)
 {
-	check_key_refused(core->qpn, key, remote);
+	check_key_refused(core->qpn, what, ask->key, ask->va, ask->remote);
 }
 
 static void env_differs(struct qp *core, enum roce_differs what, uint32_t there,

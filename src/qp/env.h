@@ -12,6 +12,9 @@
 #define SOFTHCA_QP_ENV_H
 
 #include "keys.h"
+#include "refused.h"
+
+#include "hooks/check.h"
 
 #include <infiniband/verbs.h>
 
@@ -117,9 +120,10 @@ struct qp_env {
 	 * asks. */
 	void (*voided)(struct qp *qp);
 
-	/* A key that has ended is named: by the peer's request, or by an SGE.
-	 * NULL: nobody asks. */
-	void (*refused)(struct qp *qp, uint32_t key, bool remote);
+	/* The peer's request, or an SGE, names what a program must have
+	 * mistaken. NULL: nobody asks. */
+	void (*refused)(struct qp *qp, enum check_key what,
+			const struct key_ask *ask);
 
 	/*
 	 * Reports in words what is wrong, just before the completion or event

@@ -11,6 +11,7 @@
 #include "qp.h"
 
 #include "base/bytes.h"
+#include "base/lines.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -96,6 +97,20 @@ static void unknown(key_look_fn *look, void *table, const struct key_ask *ask,
 				       "memory is in");
 }
 
+/* Whether it is inside with the upper half of an address of the region: that was
+ * in 32 bits, with a sign or without. */
+static bool is_cut(const struct key_ask *ask, const struct key_facts *f)
+{
+	const uint64_t half = UINT32_MAX, low = ask->va & half;
+	const uint64_t last = f->iova + f->length - 1;
+
+	return (ask->va == low || ask->va == (uint64_t)(int64_t)(int32_t)low) &&
+	       !key_holds(f->iova, f->length, ask->va, ask->len) &&
+	       (key_holds(f->iova, f->length, (f->iova & ~half) | low,
+			  ask->len) ||
+		key_holds(f->iova, f->length, (last & ~half) | low, ask->len));
+}
+
 static void outside(const struct key_ask *ask, const struct key_facts *f,
 		    struct key_why *why)
 {
@@ -107,18 +122,23 @@ static void outside(const struct key_ask *ask, const struct key_facts *f,
 		snprintf(how, sizeof(how), "ends beyond the address space");
 	else if (ask->va < f->iova && to > end)
 		snprintf(how, sizeof(how),
-			 "begins %" PRIu64 " bytes before it and ends %" PRIu64
-			 " bytes beyond it",
-			 f->iova - ask->va, to - end);
+			 "begins %" PRIu64 " byte%s before it and ends %" PRIu64
+			 " byte%s beyond it",
+			 f->iova - ask->va, plural(f->iova - ask->va), to - end,
+			 plural(to - end));
 	else if (ask->va < f->iova)
-		snprintf(how, sizeof(how), "begins %" PRIu64 " bytes before it",
-			 f->iova - ask->va);
+		snprintf(how, sizeof(how),
+			 "begins %" PRIu64 " byte%s before it",
+			 f->iova - ask->va, plural(f->iova - ask->va));
 	else
-		snprintf(how, sizeof(how), "ends %" PRIu64 " bytes beyond it",
-			 to - end);
+		snprintf(how, sizeof(how), "ends %" PRIu64 " byte%s beyond it",
+			 to - end, plural(to - end));
 	if (key_holds(f->iova, f->length, __builtin_bswap64(ask->va), ask->len))
 		hint = "; with its bytes in the other order the address is "
 		       "inside: convert it with htobe64() and be64toh()";
+	else if (is_cut(ask, f))
+		hint = "; with the upper 32 bits of the region's address it is "
+		       "inside: hold addresses in 64 bits";
 	else if (f->access & IBV_ACCESS_ZERO_BASED)
 		hint = "; addresses in a region with IBV_ACCESS_ZERO_BASED "
 		       "begin at 0";
@@ -187,14 +207,19 @@ static const char *reason(const struct qp *qp, const struct key_ask *ask,
 		       "the region was changed just now";
 }
 
-/* Whoever asks hears of keys that have ended. */
-static void note_past(struct qp *qp, const struct key_ask *ask)
+/* Whoever asks hears of some mistakes. */
+static void note_mistake(struct qp *qp, const struct key_ask *ask)
 {
 	struct key_facts f;
 
-	if (qp->env->refused && keys_look(qp->env->keys, ask->key, &f) &&
-	    f.past)
-		qp->env->refused(qp, ask->key, ask->remote);
+	if (!qp->env->refused || !keys_look(qp->env->keys, ask->key, &f))
+		return;
+	if (f.past)
+		qp->env->refused(qp, CHECK_KEY_PAST, ask);
+	else if (ask->remote ? f.rkey != ask->key : f.lkey != ask->key)
+		qp->env->refused(qp, CHECK_KEY_OTHER, ask);
+	else if (is_cut(ask, &f))
+		qp->env->refused(qp, CHECK_KEY_CUT, ask);
 }
 
 void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
@@ -211,7 +236,7 @@ void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 	struct key_why why;
 	const char *text = reason(qp, &ask, &why);
 
-	note_past(qp, &ask);
+	note_mistake(qp, &ask);
 	if (!text)
 		return;
 	qp_explain(qp,
@@ -236,11 +261,11 @@ void qp_explain_remote(struct qp *qp, const char *request, uint32_t pd,
 	struct key_why why;
 	const char *text = reason(qp, &ask, &why);
 
-	note_past(qp, &ask);
+	note_mistake(qp, &ask);
 	if (!text)
 		return;
 	qp_explain(qp,
-		   "%s of %" PRIu64 " bytes at 0x%" PRIx64
+		   "%s of %" PRIu64 " byte%s at 0x%" PRIx64
 		   " with rkey 0x%08x refused: %s",
-		   request, len, va, rkey, text);
+		   request, len, plural(len), va, rkey, text);
 }

@@ -83,7 +83,7 @@ static int ip_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
 	if (!attr->is_global) {
 		if (check_on())
-			check_ops->no_grh(NO_GRH);
+			check_ops->address(CHECK_ADDRESS_GRH, NO_GRH);
 		return why(-EINVAL, NO_GRH
 			   ": set is_global = 1, grh.dgid (the peer's GID), "
 			   "grh.sgid_index (ours) and grh.hop_limit");
@@ -115,6 +115,13 @@ static int ip_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	path->flow_label = attr->grh.flow_label & 0xfffff;
 	path->tclass = attr->grh.traffic_class;
 	shca_path_place(path);
+	if (check_on() && !attr->grh.hop_limit && !path->local &&
+	    !roce_gid_is_multicast(dgid))
+		check_ops->address(CHECK_ADDRESS_HOPS,
+				   "ah_attr.grh.hop_limit is 0 and grh.dgid is "
+				   "of another host: hardware sends packets "
+				   "that the first router, or the host there, "
+				   "may drop");
 	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;

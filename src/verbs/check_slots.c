@@ -90,9 +90,18 @@ void shca_check_posting(struct shca_qp *qp)
 		atomic_store(&qp->core->pub->posted_ns, clock_ns());
 }
 
+/* Without a lock: what a program that waits has posted does not change. */
+static uint32_t receives_of(struct ibv_qp *ib)
+{
+	const struct shca_qp *qp = to_qp(ib);
+
+	return qp->core ? qp_rq_count(&qp->core->rq) : 0;
+}
+
 const struct check_env shca_check_env = { .read = read_sge,
 					  .waits = shca_cq_waits,
 					  .peer = peer_of_qp,
+					  .receives = receives_of,
 					  .posting = check_posting,
 					  .ends = end_reported };
 

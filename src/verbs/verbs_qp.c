@@ -12,6 +12,7 @@
 #include "transport/record.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,7 +286,25 @@ static void address_release(struct shca_qp *qp)
 
 /* Transitions */
 
-static int mtu_check(const struct ibv_qp_attr *attr,
+/* Which hardware refuses as it does between hosts, and is not what the device
+ * says of its first interface. */
+static void check_local_mtu(struct shca_device *dev, enum ibv_mtu mtu,
+			    const struct netdev_gid *via)
+{
+	struct ibv_port_attr port;
+	char text[200];
+
+	if (mtu <= netdev_ib_mtu(via->mtu) || shca_query_port(dev, 1, &port) ||
+	    mtu <= port.active_mtu)
+		return;
+	snprintf(text, sizeof(text),
+		 "path_mtu %u does not fit %s, whose MTU is %u, and is beyond "
+		 "port_attr.active_mtu: it works between processes of one host",
+		 128u << mtu, via->ifname, via->mtu);
+	check_ops->address(CHECK_ADDRESS_MTU, text);
+}
+
+static int mtu_check(struct shca_device *dev, const struct ibv_qp_attr *attr,
 		     const struct roce_path *path, const struct netdev_gid *via)
 {
 	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
@@ -294,6 +313,8 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 			   "IBV_MTU_256 (1) to IBV_MTU_4096 (5), not bytes",
 			   (unsigned)attr->path_mtu);
 	/* An interface's MTU does not limit packets within this host. */
+	if (check_on() && path && path->local)
+		check_local_mtu(dev, attr->path_mtu, via);
 	if (!path || path->local)
 		return 0;
 	if (attr->path_mtu <= netdev_ib_mtu(via->mtu))
@@ -399,8 +420,8 @@ static int modify_check(struct modify *m)
 	if (!err && m->mask & IBV_QP_ALT_PATH)
 		err = shca_path(dev, &attr->alt_ah_attr, &alt, &alt_via);
 	if (!err && m->mask & IBV_QP_PATH_MTU)
-		err = mtu_check(attr, m->mask & IBV_QP_AV ? &m->path : NULL,
-				&m->via);
+		err = mtu_check(dev, attr,
+				m->mask & IBV_QP_AV ? &m->path : NULL, &m->via);
 	return err ? why_about(err, "QP 0x%06x", m->ib->qp_num) : 0;
 }
 

@@ -89,8 +89,8 @@ EXPLAINED = {  # row: client's words, server's words
     "write, rkey in the other byte order": (r"refused access",
                                             r"byte-swapped it is 0x\w{8}, which exists: .*htonl\(\).*ntohl\(\)"),
     "write past the end": (r"refused access",
-                           rf"\[0x\w+, 0x\w+\) is not inside {REGION}: it ends 1 bytes beyond it"),
-    "write before the start": (r"refused access", rf"is not inside {REGION}: it begins 1 bytes before it"),
+                           rf"\[0x\w+, 0x\w+\) is not inside {REGION}: it ends 1 byte beyond it"),
+    "write before the start": (r"refused access", rf"is not inside {REGION}: it begins 1 byte before it"),
     "read past the end": (r"refused access", r"read of 64 bytes at 0x\w+ .*refused: .*ends 63 bytes beyond it"),
     "atomic past the end": (r"refused access", r"atomic of 8 bytes at 0x\w+ .*refused: .*ends 8 bytes beyond it"),
     "write, MR without remote write": (r"refused access", rf"{REGION} lacks IBV_ACCESS_REMOTE_WRITE: .*ibv_reg_mr"),
@@ -104,7 +104,7 @@ EXPLAINED = {  # row: client's words, server's words
     "send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),
     "send, wrong lkey": (r"lkey 0x\w{8} for \[0x\w+, \+64\): no region has this lkey", None),
     "read into an MR without local write": (rf"{REGION} lacks IBV_ACCESS_LOCAL_WRITE", None),
-    "send past the end of the local MR": (rf"is not inside {REGION}: it ends 1 bytes beyond it", None),
+    "send past the end of the local MR": (rf"is not inside {REGION}: it ends 1 byte beyond it", None),
 }
 
 # The same where --check keeps a region's two keys apart.

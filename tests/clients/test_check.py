@@ -54,11 +54,14 @@ LOCAL = [
     ("send-queue-never-drains", None),
     ("send-queue-overrun", None),
     ("cq-overrun", None),
+    ("keys-exchanged", None),
+    ("keys-exchanged-local", "keys-exchanged"),
+    ("address-cut", None),
     ("key-of-the-past", None),
     ("key-of-the-past-local", "key-of-the-past"),
 ]
 LOCAL_FINE = ["buffer-polled", "buffer-polled-extended", "buffer-answered", "buffer-written", "buffer-received",
-              "buffer-fenced", "buffer-inline", "result", "send-queue", "cq", "key-unknown", "key-new"]
+              "buffer-fenced", "buffer-inline", "result", "send-queue", "cq", "key-unknown", "key-new", "address"]
 
 
 def finds(home, tmp_path, mode, rule, options):
@@ -91,6 +94,7 @@ def test_fine_by_iwarp(home, tmp_path, mode):
 @pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
 @pytest.mark.parametrize("mode, rule", [
     *LOCAL,
+    ("hop-limit-zero", None),
     ("mtu-disagrees", None),
     ("psn-disagrees", None),
     ("psn-disagrees-repeats", "psn-disagrees"),
@@ -109,7 +113,7 @@ def test_found(home, tmp_path, mode, rule, options):
 
 
 @pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
-@pytest.mark.parametrize("mode", [*LOCAL_FINE, "mtu", "qkey", "race-content", "race-place", "race-adds",
+@pytest.mark.parametrize("mode", [*LOCAL_FINE, "hops", "unsignaled", "unsignaled-yet", "mtu", "qkey", "race-content", "race-place", "race-adds",
                                   "race-polled", "race-told", "race-waits", "race-behind"])
 def test_fine(home, tmp_path, mode, options):
     out, found = checked(home, tmp_path, f"fine-{mode}", *options)
@@ -145,7 +149,7 @@ def test_pkey(home, tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], pytest.param(["--iwarp"], marks=pytest.mark.full)], ids=["roce", "iwarp"])
-@pytest.mark.parametrize("mode", ["lost-wakeup", "event-not-acknowledged"])
+@pytest.mark.parametrize("mode", ["lost-wakeup", "event-not-acknowledged", "completion-never-comes"])
 def test_waits_for_ever(home, tmp_path, mode, options):
     """Is reported while it waits."""
     found = tmp_path / "found.jsonl"
@@ -158,6 +162,21 @@ def test_waits_for_ever(home, tmp_path, mode, options):
         p.kill()
     f = json.loads(found.read_text())
     assert f["rule"] == mode and all(function(side) for side in f["places"]), f
+
+
+def test_mtu_too_large(networks, tmp_path):
+    """Within a host where the interface takes less; where it takes as much nothing is said."""
+    out, found = checked(networks(9000).a, tmp_path, "mtu-too-large")
+    assert not found, out
+    out, found = checked(networks(1500).a, tmp_path, "mtu-too-large", status=STATUS)
+    assert [f["rule"] for f in found] == ["mtu-too-large"], out
+    assert "4096" in found[0]["text"] and "1500" in found[0]["text"] and function(found[0]["places"][0])
+
+
+def test_failing_calls_are_explained(home):
+    """As by --explain, and with nothing else of it."""
+    out = rig.Side(home).run([CHECKED, "grh-missing"], ["--check"])
+    assert re.search("^softhca: ibv_create_ah: EINVAL: .*is_global", out, re.M) and "connected by" not in out, out
 
 
 KINDS = {"QP ", "a CQ", "the MR with lkey ", "a PD"}

@@ -8,6 +8,7 @@
  */
 #include "peer.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <linux/filter.h>
@@ -680,7 +681,7 @@ static void fine_exit(void)
 }
 
 /* A write that fails, to memory or from it by a region of its own. */
-static void bad_write(uint32_t lkey, uint32_t rkey)
+static void bad_write_to(uint64_t addr, uint32_t lkey, uint32_t rkey)
 {
 	struct ibv_sge sge = { (uintptr_t)memory[0], SIZE, lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge,
@@ -691,7 +692,7 @@ static void bad_write(uint32_t lkey, uint32_t rkey)
 	struct ibv_wc wc;
 	int err;
 
-	wr.wr.rdma.remote_addr = (uintptr_t)memory[SLOTS];
+	wr.wr.rdma.remote_addr = addr;
 	wr.wr.rdma.rkey = rkey;
 	err = ibv_post_send(qp[0], &wr, &bad);
 	need(!err, "post_send", err);
@@ -702,6 +703,39 @@ static void bad_write(uint32_t lkey, uint32_t rkey)
 	need(listener || wc.status != IBV_WC_SUCCESS, "it succeeded", EINVAL);
 	if (listener)
 		ids_await_end();
+}
+
+static void bad_write(uint32_t lkey, uint32_t rkey)
+{
+	bad_write_to((uintptr_t)memory[SLOTS], lkey, rkey);
+}
+
+static void keys_exchanged(void)
+{
+	bad_write(mr->lkey, mr->lkey);
+}
+
+static void keys_exchanged_local(void)
+{
+	bad_write(mr->rkey, mr->rkey);
+}
+
+static void address_cut(void)
+{
+	bad_write_to((uint32_t)(uintptr_t)memory[SLOTS], mr->lkey, mr->rkey);
+}
+
+static void address_signed(void)
+{
+	bad_write_to((uint64_t)(int64_t)(int32_t)(uintptr_t)memory[SLOTS],
+		     mr->lkey, mr->rkey);
+}
+
+/* Half of it, and of another place. */
+static void fine_address(void)
+{
+	bad_write_to((uint32_t)(uintptr_t)memory[SLOTS] - (1u << 30), mr->lkey,
+		     mr->rkey);
 }
 
 static struct ibv_mr short_lived(void)
@@ -1145,6 +1179,72 @@ static void fine_race_behind(void)
 	scribbled(BIG / 2);
 }
 
+/* Polls for some seconds, or for ever. */
+static void polls(struct ibv_cq *other, int seconds)
+{
+	struct timespec now, end;
+	struct ibv_wc wc;
+
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	end.tv_sec += seconds;
+	do {
+		need(!ibv_poll_cq(cq[0], 1, &wc), "a completion", EEXIST);
+		if (other)
+			ibv_poll_cq(other, 1, &wc);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (!seconds || now.tv_sec < end.tv_sec);
+}
+
+static void unsignaled(void)
+{
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, 0);
+	polls(NULL, 0);
+}
+
+/* It does something else as well. */
+static void fine_unsignaled(void)
+{
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, 0);
+	polls(cq[1], 4);
+}
+
+/* As with one signaled request in many. */
+static void fine_unsignaled_yet(void)
+{
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED);
+	completion(cq[0]);
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, 0);
+	polls(NULL, 4);
+}
+
+static void make_address(const char *to, uint8_t hops)
+{
+	struct ibv_ah_attr a = { .port_num = 1,
+				 .is_global = 1,
+				 .grh.hop_limit = hops };
+	struct ibv_ah *ah;
+
+	need(inet_pton(AF_INET6, to, &a.grh.dgid) == 1, to, EINVAL);
+	ah = ibv_create_ah(dev.pd, &a);
+	need(!!ah, "create_ah", errno);
+	ibv_destroy_ah(ah);
+}
+
+static void no_hops(void)
+{
+	make_address("::ffff:192.0.2.7", 0);
+}
+
+static void fine_hops(void)
+{
+	make_address("::ffff:192.0.2.7", 1);
+	make_address("::ffff:224.0.0.7", 0);
+}
+
+static void nothing(void)
+{
+}
+
 static void grh_missing(void)
 {
 	struct ibv_ah_attr a = { .port_num = 1, .dlid = 1 };
@@ -1199,6 +1299,17 @@ static const struct mode {
 	{ .name = "key-of-the-past-local", .run = past_lkey },
 	{ .name = "fine-key-unknown", .run = fine_keys },
 	{ .name = "fine-key-new", .run = fine_new_key },
+	{ .name = "keys-exchanged", .run = keys_exchanged },
+	{ .name = "keys-exchanged-local", .run = keys_exchanged_local },
+	{ .name = "address-cut", .run = address_cut },
+	{ .name = "address-signed", .run = address_signed },
+	{ .name = "fine-address", .run = fine_address },
+	{ .name = "completion-never-comes", .run = unsignaled },
+	{ .name = "fine-unsignaled", .run = fine_unsignaled },
+	{ .name = "fine-unsignaled-yet", .run = fine_unsignaled_yet },
+	{ .name = "hop-limit-zero", .run = no_hops },
+	{ .name = "fine-hops", .run = fine_hops },
+	{ .name = "mtu-too-large", .run = nothing, .mtu = IBV_MTU_4096 },
 	{ .name = "mtu-disagrees", .run = one_write, .mtu = IBV_MTU_2048 },
 	{ .name = "fine-mtu", .run = one_write, .mtu = IBV_MTU_1024 },
 	{ .name = "psn-disagrees", .run = unanswered, .psn = 0x123 },
