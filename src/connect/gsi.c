@@ -306,6 +306,15 @@ static bool hold(struct gsi *g, const struct roce_rx *pkt, uint64_t now)
 	    !is_request(pkt->payload) ||
 	    cm_knows(g->cm, &pkt->sgid, &pkt->dgid, pkt->payload, pkt->len))
 		return false;
+	/*
+	 * One that is repeated meanwhile is the same request: if it outlived
+	 * the rejection of the first, a listener could get it afterwards.
+	 */
+	for (size_t i = 0; i < g->nheld; i++)
+		if (gid_equal(&g->held[i].sgid, &pkt->sgid) &&
+		    gid_equal(&g->held[i].dgid, &pkt->dgid) &&
+		    !memcmp(g->held[i].mad, pkt->payload, MAD_LEN))
+			return true;
 	*h = (struct held){
 		.sgid = pkt->sgid,
 		.dgid = pkt->dgid,
