@@ -473,7 +473,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	r->una = next;
 	if (r->rd_out && (last || (at + span) % r->read_chunk == 0))
-		req_reads(qp, r->rd_out - 1);
+		r->rd_out--;
 	/* Data that overtakes a repeated request makes it superfluous. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		r->nxt_psn = r->una;

@@ -332,7 +332,7 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 		if (roce_opcode(b->pkt[i].h.opcode)->flags &
 			    (ROCE_F_READ | ROCE_F_ATOMIC) &&
 		    r->rd_out)
-			req_reads(qp, r->rd_out - 1);
+			r->rd_out--;
 	req_rewind(qp, psn);
 	/* What never left was not begun. */
 	r->end_psn = psn_diff(r->tx_end_psn, psn) > 0 ? r->tx_end_psn : psn;

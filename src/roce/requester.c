@@ -108,7 +108,7 @@ void req_rewind(struct roce_qp *qp, uint32_t psn)
 	r->nxt_psn = psn;
 	/* Everything from here on is asked for again. */
 	if (psn_diff(psn, r->una) <= 0)
-		req_reads(qp, 0);
+		r->rd_out = 0;
 }
 
 void req_may_be_drained(struct roce_qp *qp)
@@ -180,7 +180,7 @@ static bool may_send(const struct roce_qp *qp, const struct qp_wqe *w)
 	if (!begun && !again && roce_direct_waits(qp, w))
 		return false;
 	if (qp_wqe_has_response(w) &&
-	    (qp->req.rd_full || qp->req.rd_out >= qp->base.attr.max_rd_atomic))
+	    qp->req.rd_out >= qp->base.attr.max_rd_atomic)
 		return false;
 	return window_open(qp, 0);
 }
@@ -419,7 +419,7 @@ build_packet(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
 		fill_asking(&p->h, w, part.offset, part.len);
 		if (w->opcode == IBV_WR_ATOMIC_WRITE)
 			batch_bytes(b, p, &w->swap, 8);
-		req_reads(qp, r->rd_out + 1);
+		r->rd_out++;
 	} else {
 		fill_sending(&p->h, w, part.last);
 		if (w->flags & IBV_SEND_INLINE && part.len)
@@ -649,7 +649,7 @@ static void send_probe(struct roce_qp *qp, struct roce_batch *b,
 		r->nxt_psn = nxt_psn;
 		qp->base.sq.nxt = nxt;
 	}
-	req_reads(qp, rd_out);
+	r->rd_out = rd_out;
 }
 
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)

@@ -135,7 +135,6 @@ struct roce_requester {
 	uint32_t end_psn; /* one past the highest PSN ever transmitted */
 	uint32_t tx_end_psn; /* the same before the batch at the link */
 	uint32_t rd_out; /* read and atomic requests without their response */
-	bool rd_full; /* they are as many as may be, or were a moment ago */
 	uint32_t noack; /* packets since the last AckReq */
 
 	struct roce_cc cc;
@@ -427,21 +426,6 @@ void recovery_probe_untaken(struct roce_requester *r);
 void recovery_stop(struct roce_requester *r);
 /* The probe takes its payload with it: that may be what cannot be read. */
 void recovery_copy_una(struct roce_requester *r);
-/*
- * So many reads and atomics are without their response. Once they are as many as
- * may be, the next ones wait until a quarter has it, and leave together.
- */
-static inline void req_reads(struct roce_qp *qp, uint32_t n)
-{
-	const uint32_t max = qp->base.attr.max_rd_atomic;
-
-	qp->req.rd_out = n;
-	if (n <= max - max / 4)
-		qp->req.rd_full = false;
-	if (n && n >= max)
-		qp->req.rd_full = !qp->path.lossless;
-}
-
 /* Whether the packet at nxt_psn does. */
 static inline bool recovery_copies(struct roce_requester *r)
 {

@@ -46,38 +46,6 @@ static void outstanding_reads_bounded(void **state)
 	sim_free(p.sim);
 }
 
-/* Once they are as many as may be the next ones leave four at a time. */
-static void reads_leave_together(void **state)
-{
-	struct sim_conn_opts co = sim_conn_default;
-	struct seen *w;
-	struct pair p;
-	unsigned requests = 0, turns = 0;
-	bool asking = false;
-
-	(void)state;
-	co.rd_atomic = 16;
-	p = pair_opts(IBV_QPT_RC, &co);
-	w = watch(&p);
-	p.sim->link.rate = 1250000000; /* one answer after the other */
-	p.sim->link.queue = 1 << 20;
-	for (uint32_t i = 0; i < 32; i++)
-		post_to(p.a, IBV_WR_RDMA_READ, 0, 4000);
-	settle(&p);
-	for (int i = 0; i < 32; i++)
-		expect(p.a->send, IBV_WC_SUCCESS);
-	for (size_t i = 0; i < w->n; i++) {
-		const bool is = w->pkt[i].h.opcode == ROCE_READ_REQUEST;
-
-		requests += is;
-		turns += is && !asking;
-		asking = is;
-	}
-	assert_int_equal(requests, 32);
-	assert_in_range(turns, 2, 5);
-	sim_free(p.sim);
-}
-
 static void comm_est_once(void **state)
 {
 	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
@@ -377,7 +345,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fence_waits_for_reads),
 		cmocka_unit_test(outstanding_reads_bounded),
-		cmocka_unit_test(reads_leave_together),
 		cmocka_unit_test(comm_est_once),
 		cmocka_unit_test(drained),
 		cmocka_unit_test(not_drained_while_rnr),
