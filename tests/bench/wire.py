@@ -134,10 +134,10 @@ BESIDE = ["store"]
 STREAM = ("each end copies the payload twice and computes a CRC of it (packets are put together and taken apart beside "
           "the kernel's copy); UDP copies it once at each end")
 PING = ("a message and the ACK behind it are two datagrams in one sendmsg(2) of an unconnected socket, and have a CRC; "
-        "six recvmmsg(2) find nothing before one does")
+        "some recvmsg(2) find nothing before one does")
 BUSY = "whenever the two ends fall out of step the thread has to wake, on a processor on which the program spins"
 IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: as ib_send_lat, and a wake-up now and then"
-ONE = ("five system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
+ONE = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
        "ppoll(2) has three to wait for; the rest is a datagram's headers, CRC and route")
 LIMITS = {
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
