@@ -2,12 +2,12 @@
  * rounds.c - two ends that send each other messages, and check every byte
  *
  *   rounds [-p PORT] [-g GID] [-s SIZE] [-t SECONDS] [-T TIMEOUT] [-r RETRIES]
- *     [-e] [HOST]
+ *     [-f FILE] [-e] [HOST]
  *
  * In each round one end and then the other writes SIZE bytes into the other's
  * memory and sends it SIZE more, over one RC QP: what arrives is checked byte by
  * byte, and that each request completes once. The first end ends with the second,
- * after SECONDS (5). TIMEOUT is that of the ACKs (14), RETRIES this end's retry_cnt
+ * after SECONDS (5), or when there is a FILE. TIMEOUT is that of the ACKs (14), RETRIES this end's retry_cnt
  * (7). -e: this end waits for events. Nothing is between the two ends but the RDMA
  * connection (the one that has set it up is closed). Each end prints "round N" from
  * time to time, and in the end "ok N rounds, longest gap T ms".
@@ -37,6 +37,7 @@ static uint8_t *buf; /* to send, received, to write, written by the other end */
 static size_t size = 1000;
 static bool first;
 static uint8_t timeout = 14, retries = 7;
+static const char *enough; /* or NULL */
 
 /* Of the host: this end's own clock may stand for a while, and then be another. */
 static double wall(void)
@@ -197,7 +198,7 @@ static void run(double seconds)
 	const double begin = wall();
 	double last = begin, said = begin, gap = 0, now;
 	uint64_t round = 0;
-	bool stop = false;
+	bool stop = false, ends = false;
 
 	for (; !stop; round++) {
 		if (first) {
@@ -205,7 +206,7 @@ static void run(double seconds)
 			if (!stop)
 				send_round(round, false);
 		} else {
-			stop = wall() - begin > seconds;
+			stop = ends || wall() - begin > seconds;
 			send_round(round, stop);
 			if (!stop)
 				receive_round(round);
@@ -216,6 +217,7 @@ static void run(double seconds)
 		if (now - said > 0.1) {
 			printf("round %lu\n", round);
 			said = now;
+			ends = enough && !access(enough, F_OK);
 		}
 	}
 	printf("ok %lu rounds, longest gap %.1f ms\n", round, gap * 1e3);
@@ -228,7 +230,7 @@ int main(int argc, char **argv)
 	bool events = false;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while ((c = getopt(argc, argv, "p:g:s:t:T:r:e")) != -1)
+	while ((c = getopt(argc, argv, "p:g:s:t:T:r:f:e")) != -1)
 		switch (c) {
 		case 'p':
 			port = atoi(optarg);
@@ -247,6 +249,9 @@ int main(int argc, char **argv)
 			break;
 		case 'r':
 			retries = (uint8_t)atoi(optarg);
+			break;
+		case 'f':
+			enough = optarg;
 			break;
 		case 'e':
 			events = true;
