@@ -25,7 +25,7 @@ NOT_RUN = [
     (r"(softhca cdi >/etc/cdi/|/opt/softhca/bin/softhca env )", "it is for containers: tests/containers/run"),
     (r"(perf|tests/bench/\S+|gh) ", "it measures, for minutes or with the kernel's help"),
     (r"/usr/bin/python3 -m pytest |tests/clients/matrix.py ", "it is how this test is run"),
-    (r"softhca (checkpoint|restore|migrate) |\./move-address", "it needs CRIU and root: tests/migrate/run"),
+    (r"softhca (checkpoint|restore|migrate|suspend) |\./move-address|pid=\$\(podman ", "it needs CRIU and root: tests/migrate/run"),
     (r"mpi(run|exec)", "test_clusters.py, on two hosts"),
     (r"(export (UCX|OMPI)_|srun )", "test_clusters.py, on two nodes of a Slurm"),
     (r"softhca run --sockets -- torchrun ", "test_clusters.py, on two hosts"),
