@@ -105,6 +105,7 @@ int criu_call(const struct criu *c, const char *verb, const char *dir,
 	int status = 0, err;
 	pid_t pid;
 
+	*why = (struct criu_why){ .text = "" };
 	snprintf(log, sizeof(log), "%s.log", verb);
 	while (*args && n < ARGS - 1)
 		argv[n++] = *args++;
