@@ -18,6 +18,7 @@
 #include "base/fd_high.h"
 #include "base/lines.h"
 #include "base/say.h"
+#include "os/proc.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -42,17 +43,11 @@ static struct {
 /* Filters of system calls that this process has; before Linux 5.9: whether. */
 static unsigned count_filters(void)
 {
-	const int fd =
-		sys_open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC, 0);
 	const char *at;
 	char text[4096];
-	ssize_t n;
 
-	if (fd < 0)
+	if (!proc_text("/proc/thread-self/status", text, sizeof(text)))
 		return UINT_MAX;
-	n = sys_read(fd, text, sizeof(text) - 1);
-	sys_close(fd);
-	text[n > 0 ? n : 0] = '\0';
 	at = strstr(text, "\nSeccomp_filters:");
 	if (!at)
 		at = strstr(text, "\nSeccomp:");

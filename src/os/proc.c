@@ -139,21 +139,27 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 	return false;
 }
 
+bool proc_text(const char *path, char *text, size_t size)
+{
+	const int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+	ssize_t n = -1;
+
+	if (fd >= 0) {
+		n = sys_read(fd, text, size - 1);
+		sys_close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	return n > 0;
+}
+
 char proc_state(pid_t pid, pid_t tid)
 {
 	char path[64], text[128], of[16] = "self", *state;
-	ssize_t n = -1;
-	int fd;
 
 	if (pid)
 		snprintf(of, sizeof(of), "%d", (int)pid);
 	snprintf(path, sizeof(path), "/proc/%s/task/%d/stat", of, (int)tid);
-	fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0) {
-		n = sys_read(fd, text, sizeof(text) - 1);
-		sys_close(fd);
-	}
-	text[n > 0 ? n : 0] = '\0';
+	proc_text(path, text, sizeof(text));
 	/* Its name may have anything in it. */
 	state = strrchr(text, ')');
 	return state && state[1] == ' ' ? state[2] : 0;
@@ -163,15 +169,8 @@ uint64_t proc_started(void)
 {
 	unsigned long long ticks = 0;
 	char text[512], *rest;
-	ssize_t n = -1;
-	int fd;
 
-	fd = sys_open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0) {
-		n = sys_read(fd, text, sizeof(text) - 1);
-		sys_close(fd);
-	}
-	text[n > 0 ? n : 0] = '\0';
+	proc_text("/proc/self/stat", text, sizeof(text));
 	/* Field 22; the third one follows the name. */
 	rest = strrchr(text, ')');
 	if (!rest || sscanf(rest + 1,

@@ -24,6 +24,12 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 		     struct proc_holder *out);
 
 /*
+ * The beginning of a file of /proc, as text; false: it cannot be read, or is empty.
+ * No cancellation point, nor does it allocate.
+ */
+bool proc_text(const char *path, char *text, size_t size);
+
+/*
  * What a thread does, as in proc_pid_stat(5): 'R' it runs or is ready to, 'S' it
  * sleeps, 'T' it is stopped...; 0 if /proc does not show it. pid 0 is the caller's
  * process. No cancellation point, nor does it allocate.

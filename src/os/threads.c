@@ -31,20 +31,6 @@ struct reader {
 	struct thread_does *t;
 };
 
-/* The beginning of a file of /proc; false: it cannot be read. */
-static bool read_text(const char *path, char *text, size_t size)
-{
-	const int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
-	ssize_t n = -1;
-
-	if (fd >= 0) {
-		n = sys_read(fd, text, size - 1);
-		sys_close(fd);
-	}
-	text[n > 0 ? n : 0] = '\0';
-	return n > 0;
-}
-
 /* A file of a process, or (0) of this one: "/proc/1234/mem". */
 static const char *proc_path(pid_t pid, const char *name, char path[PROC_PATH])
 {
@@ -101,7 +87,7 @@ static void add_watched(struct reader *r, int epoll)
 	int fd;
 
 	snprintf(name, sizeof(name), "fdinfo/%d", epoll);
-	if (!read_text(proc_path(r->pid, name, path), text, sizeof(text)))
+	if (!proc_text(proc_path(r->pid, name, path), text, sizeof(text)))
 		return;
 	while ((p = strstr(p, "tfd:")) && !r->t->more) {
 		p += strlen("tfd:");
@@ -204,11 +190,11 @@ static void look_at(struct reader *r, const char *tid)
 				   .call = THREAD_OTHER };
 	t->state = proc_state(r->pid, t->tid);
 	snprintf(name, sizeof(name), "task/%.16s/comm", tid);
-	read_text(proc_path(r->pid, name, path), t->name, sizeof(t->name));
+	proc_text(proc_path(r->pid, name, path), t->name, sizeof(t->name));
 	t->name[strcspn(t->name, "\n")] = '\0';
 	make_printable(t->name);
 	snprintf(name, sizeof(name), "task/%.16s/syscall", tid);
-	if (!read_text(proc_path(r->pid, name, path), text, sizeof(text)))
+	if (!proc_text(proc_path(r->pid, name, path), text, sizeof(text)))
 		return;
 	if (!strncmp(text, "running", 7))
 		t->call = THREAD_RUNS;
