@@ -370,13 +370,16 @@ static inline bool must_ask(struct roce_qp *qp, bool last, uint32_t span,
 			    uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	const bool seldom = asks_seldom(qp, now_ns);
-	const uint32_t every =
-		seldom ? r->cc.cwnd / (ACKS_A_WINDOW * CWND_UNIT) : ACK_EVERY;
+	uint32_t every = ACK_EVERY;
+	bool seldom;
 
-	if (!qp_is_reliable(&qp->base) ||
-	    ((!last || (seldom && goes_on(qp))) && ++r->noack < every &&
-	     window_open(qp, span)))
+	if (!qp_is_reliable(&qp->base))
+		return false;
+	seldom = asks_seldom(qp, now_ns);
+	if (seldom)
+		every = r->cc.cwnd / (ACKS_A_WINDOW * CWND_UNIT);
+	if ((!last || (seldom && goes_on(qp))) && ++r->noack < every &&
+	    window_open(qp, span))
 		return false;
 	r->noack = 0;
 	return true;
