@@ -94,9 +94,10 @@ void move_encode(const struct move_message *m, const uint8_t *key,
 
 static bool ids_fit(uint32_t value)
 {
-	const uint32_t was = value >> 12, now = value & 0xfff;
+	const uint32_t was = value >> MOVE_CHUNK_BITS;
+	const uint32_t now = value & (MOVE_CHUNKS - 1);
 
-	return !value || (was && now && was < 0x1000 && was != now);
+	return !value || (was && now && was < MOVE_CHUNKS && was != now);
 }
 
 static bool fits(const struct move_message *m)

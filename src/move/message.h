@@ -50,6 +50,11 @@
 #define MOVE_NONCE 16
 #define MOVE_KEYED 1
 #define MOVE_SECONDS_MAX 3600u
+/* Of QPNs and communication IDs: how many are a chunk (REGISTRY_CHUNK), and how
+ * many of those there are. */
+#define MOVE_CHUNK_BITS 12
+#define MOVE_CHUNK (1u << MOVE_CHUNK_BITS)
+#define MOVE_CHUNKS (1u << (24 - MOVE_CHUNK_BITS))
 
 enum move_kind {
 	MOVE_HELLO = 1,

@@ -84,7 +84,6 @@ void move_rx(struct move *m, const union ibv_gid *sgid,
  * -ENOMEM. The nonce is random. Of a chunk of numbers (MOVE_CHUNK) that are others
  * when it is back: the first ones. Communication IDs may be of such a chunk, too.
  */
-#define MOVE_CHUNK 4096u
 int move_order(const void *a, const void *b);
 int move_plan(struct move *m, const uint8_t nonce[MOVE_NONCE],
 	      const struct move_qp *qps, size_t n);

@@ -11,9 +11,6 @@
 
 #include <string.h>
 
-#define MOVE_CHUNK_BITS 12 /* REGISTRY_CHUNK */
-#define MOVE_CHUNKS 4096u
-
 /* A message on its way in. */
 struct move_in {
 	const struct move_message *m;
