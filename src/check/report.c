@@ -14,6 +14,7 @@
 #include "base/fd_high.h"
 #include "base/hash64.h"
 #include "base/json.h"
+#include "base/lines.h"
 #include "base/path.h"
 #include "base/say.h"
 
@@ -573,7 +574,7 @@ void check_exit(void)
 			 (unsigned long long)reports.count,
 			 reports.hidden ? "; not all are shown" : "");
 	say("check: process %d: %u finding%s%s", (int)getpid(),
-	    reports.ncallsites, reports.ncallsites == 1 ? "" : "s", again);
+	    reports.ncallsites, plural(reports.ncallsites), again);
 	if (!reports.exit_status)
 		return;
 	/* The status of exit(3) is settled; what the program has printed is

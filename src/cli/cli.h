@@ -5,7 +5,7 @@
  * that does so (env) and what gives it to containers (cdi), lists the devices (devices), reports why something does
  * not work (doctor), what errors mean (explain), what running programs wait for
  * (ps) and do (stat), and what has been recorded of them (trace), and moves them
- * (checkpoint, restore, migrate). It links neither library but loads
+ * (checkpoint, restore, migrate, suspend). It links neither library but loads
  * the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Exit status of softhca itself; run passes on that of the program. */
@@ -29,6 +30,12 @@ enum {
 void cli_remove_all(const char *dir);
 /* But files whose names end so. */
 void cli_remove_but(const char *dir, const char *suffix);
+
+/* A time as it is printed: "2.1 ms". */
+struct cli_time {
+	char text[32];
+};
+const char *cli_time(uint64_t ns, struct cli_time *t);
 
 /* Prints "softhca: ..." on stderr. */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -87,6 +87,15 @@ void cli_remove_but(const char *dir, const char *suffix)
 	kept = NULL;
 }
 
+const char *cli_time(uint64_t ns, struct cli_time *t)
+{
+	if (ns < 1000000000)
+		snprintf(t->text, sizeof(t->text), "%.1f ms", (double)ns / 1e6);
+	else
+		snprintf(t->text, sizeof(t->text), "%.2f s", (double)ns / 1e9);
+	return t->text;
+}
+
 void cli_say(const char *fmt, ...)
 {
 	va_list ap;

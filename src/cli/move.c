@@ -3,6 +3,7 @@
  */
 #include "cli/move.h"
 #include "base/gid.h"
+#include "base/lines.h"
 #include "base/sys.h"
 #include "cli/cli.h"
 #include "move/message.h"
@@ -516,26 +517,12 @@ void move_say(const struct move *m)
 	cli_say("%s%s%s", m->why, m->fix[0] ? "; " : "", m->fix);
 }
 
-const char *move_time(uint64_t ns, struct move_time *t)
-{
-	if (ns < 1000000000)
-		snprintf(t->text, sizeof(t->text), "%.1f ms", (double)ns / 1e6);
-	else
-		snprintf(t->text, sizeof(t->text), "%.2f s", (double)ns / 1e9);
-	return t->text;
-}
-
 static void print_one(const char *name, uint64_t ns, const char *what)
 {
-	struct move_time t;
+	struct cli_time t;
 
 	if (ns)
-		printf("%-10s %10s  %s\n", name, move_time(ns, &t), what);
-}
-
-static const char *plural(size_t n, const char *end)
-{
-	return n == 1 ? "" : end;
+		printf("%-10s %10s  %s\n", name, cli_time(ns, &t), what);
 }
 
 static void print_peers(const struct tree_back *back)
@@ -550,7 +537,7 @@ static void print_peers(const struct tree_back *back)
 		memcpy(gid.raw, a->at, sizeof(gid.raw));
 		snprintf(what, sizeof(what),
 			 "%s has waited, at most (%u connection%s)",
-			 gid_str(&gid, &at), a->qps, plural(a->qps, "s"));
+			 gid_str(&gid, &at), a->qps, plural(a->qps));
 		print_one("peer", a->ns, what);
 	}
 }
@@ -565,14 +552,14 @@ void move_print(const struct move *m)
 		snprintf(what, sizeof(what),
 			 "%u of %u connection%s: the peer waits, for %u s at "
 			 "most",
-			 p->wait, p->all, plural(p->all, "s"), m->tree.seconds);
+			 p->wait, p->all, plural(p->all), m->tree.seconds);
 		print_one("ask", m->ask_ns, what);
 	}
 	if (m->back.ended)
 		snprintf(ended, sizeof(ended), "%zu process%s ended since",
 			 m->back.ended,
 			 m->back.ended == 1 ? " has" : "es have");
-	snprintf(what, sizeof(what), "%zu process%s", n, plural(n, "es"));
+	snprintf(what, sizeof(what), "%zu process%s", n, n == 1 ? "" : "es");
 	print_one("suspend", m->suspend_ns, what);
 	print_one("freeze", m->freeze_ns, "criu dump");
 	print_one("copy", m->copy_ns, "and what softhca restore says there");

@@ -71,11 +71,6 @@ int move_netns(pid_t pid);
 int move_restore(struct move *m, const char *dir, int netns);
 
 void move_say(const struct move *m);
-/* As printed: "2.1 ms". */
-struct move_time {
-	char text[32];
-};
-const char *move_time(uint64_t ns, struct move_time *t);
 /* "suspend 2.1 ms" and so on, what there is, to stdout. */
 void move_print(const struct move *m);
 

@@ -66,7 +66,7 @@ static void describe(struct move *m, unsigned n, uint32_t bear_ms,
 		     uint64_t away_ns)
 {
 	char bear[96] = "they wait for ever";
-	struct move_time t[2];
+	struct cli_time t[2];
 
 	if (!bear_ms)
 		snprintf(bear, sizeof(bear),
@@ -74,13 +74,13 @@ static void describe(struct move *m, unsigned n, uint32_t bear_ms,
 	else if (bear_ms != UINT32_MAX)
 		snprintf(bear, sizeof(bear),
 			 "they bear %s at least, by timeout and retry_cnt",
-			 move_time(bear_ms * UINT64_C(1000000), &t[0]));
+			 cli_time(bear_ms * UINT64_C(1000000), &t[0]));
 	snprintf(m->why, sizeof(m->why),
 		 "the peers of %u of %u connections do not wait when asked, as "
 		 "they have %s; %s, and the program is expected to be away for "
 		 "%s",
 		 n, m->peers.all, who(&m->peers), bear,
-		 move_time(away_ns, &t[1]));
+		 cli_time(away_ns, &t[1]));
 }
 
 int peers_ask(struct move *m, unsigned seconds, uint64_t away_ns, bool seated)

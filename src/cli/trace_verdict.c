@@ -1,6 +1,8 @@
 /*
  * trace_verdict.c - what is to be learnt from a recording, in one line
  */
+#include "base/lines.h"
+#include "cli/cli.h"
 #include "cli/trace.h"
 
 #include <errno.h>
@@ -37,12 +39,12 @@ static void add_percent(struct line *l, double part, double all)
 
 static void add_time(struct line *l, uint64_t ns)
 {
+	struct cli_time t;
+
 	if (ns < 1000000)
 		add(l, "%.1f us", (double)ns / 1e3);
-	else if (ns < 1000000000)
-		add(l, "%.1f ms", (double)ns / 1e6);
 	else
-		add(l, "%.2f s", (double)ns / 1e9);
+		add(l, "%s", cli_time(ns, &t));
 }
 
 static int by_size(const void *a, const void *b)
@@ -134,7 +136,7 @@ int trace_verdict(const struct trace_set *t, const struct trace_wanted *want,
 	}
 	if (failed)
 		add(&l, "; %" PRIu64 " work request%s failed", failed,
-		    failed == 1 ? "" : "s");
+		    plural(failed));
 	add_phase(&l, sum);
 	add_slowest(&l, all, v->requests);
 	add(&l, ".");

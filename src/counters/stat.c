@@ -380,7 +380,7 @@ void stat_head_text(pid_t pid, const char *comm, uint32_t nqps,
 {
 	if (nqps)
 		snprintf(text, STAT_TEXT, "process %d (%s): %u queue pair%s",
-			 (int)pid, comm, nqps, nqps == 1 ? "" : "s");
+			 (int)pid, comm, nqps, plural(nqps));
 	else
 		snprintf(text, STAT_TEXT, "process %d (%s): no queue pair",
 			 (int)pid, comm);
