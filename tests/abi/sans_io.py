@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sans_io.py BASE ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
-wire, qp, roce, iwarp, cm and move are told the time and handed their packets; they neither
+wire, qp, roce, iwarp, cm, move and fabric are told the time and handed their packets; they neither
 wait nor lock, nor ask for a random number or for memory but the heap's. So of all undefined
 names in their objects only the few below may come from outside of them.
 """
@@ -12,7 +12,7 @@ import sys
 ALLOWED = """
     calloc free malloc realloc
     bcmp memchr memcmp memcpy memmove memset
-    strchr strcmp strlen strncmp snprintf
+    strchr strcmp strlen strncmp strnlen snprintf
     __assert_fail __stack_chk_fail __memcpy_chk __memset_chk __snprintf_chk
     _GLOBAL_OFFSET_TABLE_ __cpu_model __cpu_indicator_init
     crc32_gzip_refl crc32_iscsi

@@ -1,0 +1,423 @@
+/*
+ * sma.c - the agent of subnet management (14.2)
+ *
+ * Of nodes from text a Set does all that a switch or a CA does, so that a subnet
+ * manager can configure them. A host's port has its LID of its address, and its
+ * state of its link: a Set that asks for others is refused, all else is kept.
+ *
+ * A Set at a port with an M_Key needs that key, and, as the port's protect bits
+ * say, a Get, too: without it there is no answer (14.2.4).
+ */
+#include "fabric_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum smp_attr {
+	ATTR_NODE_DESCRIPTION = 0x10,
+	ATTR_NODE_INFO = 0x11,
+	ATTR_SWITCH_INFO = 0x12,
+	ATTR_GUID_INFO = 0x14,
+	ATTR_PORT_INFO = 0x15,
+	ATTR_PKEY_TABLE = 0x16,
+	ATTR_SL_TO_VL = 0x17,
+	ATTR_VL_ARBITRATION = 0x18,
+	ATTR_LINEAR_FORWARDING = 0x19,
+	ATTR_MULTICAST_FORWARDING = 0x1b,
+	ATTR_SM_INFO = 0x20,
+};
+
+/* What an agent's function is asked: m says whether to set, of which part. */
+struct sma_request {
+	struct fabric *f;
+	struct port *p; /* where it arrived */
+	bool set;
+	uint32_t mod;
+	uint8_t *data;
+};
+
+/* ---- nodes --------------------------------------------------------------- */
+
+static int node_description(const struct sma_request *r)
+{
+	if (r->set)
+		return MAD_BAD_ATTRIBUTE;
+	memcpy(r->data, r->p->node->desc, 64);
+	return MAD_OK;
+}
+
+static int node_info(const struct sma_request *r)
+{
+	const struct node *n = r->p->node;
+	uint8_t *d = r->data;
+
+	if (r->set)
+		return MAD_BAD_ATTRIBUTE;
+	memset(d, 0, 64);
+	ni_put(d, NI_BASE_VERSION, 1);
+	ni_put(d, NI_CLASS_VERSION, 1);
+	ni_put(d, NI_TYPE, n->type);
+	ni_put(d, NI_NUM_PORTS, n->nports);
+	ni_put(d, NI_SYS_GUID, n->sys_guid);
+	ni_put(d, NI_NODE_GUID, n->guid);
+	ni_put(d, NI_PORT_GUID, port_management(r->p)->guid);
+	ni_put(d, NI_PARTITION_CAP, PKEYS);
+	ni_put(d, NI_DEVICE, n->device);
+	ni_put(d, NI_REVISION, n->revision);
+	ni_put(d, NI_LOCAL_PORT, r->p->num);
+	ni_put(d, NI_VENDOR, n->vendor);
+	return MAD_OK;
+}
+
+static int guid_info(const struct sma_request *r)
+{
+	if (r->set)
+		return MAD_BAD_ATTRIBUTE;
+	if (r->mod >= 32)
+		return MAD_BAD_VALUE;
+	memset(r->data, 0, 64);
+	if (!r->mod)
+		put_be64(r->data, port_management(r->p)->guid);
+	return MAD_OK;
+}
+
+static int sm_info(const struct sma_request *r)
+{
+	enum { MASTER = 3 };
+
+	if (port_management(r->p) != r->f->sm || r->set)
+		return MAD_BAD_ATTRIBUTE;
+	memset(r->data, 0, 64);
+	sm_put(r->data, SM_GUID, r->f->sm->guid);
+	sm_put(r->data, SM_ACT_COUNT, 1);
+	sm_put(r->data, SM_STATE, MASTER);
+	return MAD_OK;
+}
+
+/* ---- PortInfo ------------------------------------------------------------ */
+
+/* The port that an attribute's modifier names, or NULL. Of a CA 0 is the one at
+ * which the packet arrived. */
+static struct port *named_port(const struct sma_request *r, unsigned num)
+{
+	struct node *n = r->p->node;
+
+	if (!num && n->type != FABRIC_SWITCH)
+		return r->p;
+	return num <= n->nports ? &n->ports[num] : NULL;
+}
+
+/* A subnet manager moves a link from Initialize on by one, or begins anew. */
+static int set_state(struct port *p, unsigned state, unsigned phys)
+{
+	const unsigned old = (unsigned)pi_get(p->info, PI_STATE);
+
+	if (p->node->host || (p->peer && p->peer->node->host))
+		return state && state != old ? MAD_BAD_VALUE : MAD_OK;
+	if (state > LINK_ACTIVE || phys > PHYS_UP)
+		return MAD_BAD_VALUE;
+	if (state > LINK_INIT && state != old && state != old + 1)
+		return MAD_BAD_VALUE;
+	if (state == LINK_INIT || (state && !p->peer))
+		return MAD_BAD_VALUE;
+	if (state == LINK_DOWN) {
+		/* Disabled it stays down; otherwise the link comes up again. */
+		const unsigned now =
+			phys == PHYS_DISABLED ? LINK_DOWN : LINK_INIT;
+
+		pi_put(p->info, PI_STATE, now);
+		pi_put(p->peer->info, PI_STATE, now);
+		pi_put(p->info, PI_PHYS_STATE,
+		       now == LINK_DOWN ? PHYS_DISABLED : PHYS_UP);
+		pi_put(p->peer->info, PI_PHYS_STATE,
+		       now == LINK_DOWN ? PHYS_POLLING : PHYS_UP);
+	} else if (state) {
+		pi_put(p->info, PI_STATE, state);
+	}
+	return MAD_OK;
+}
+
+static int set_lid(struct fabric *f, struct port *p, const uint8_t *want)
+{
+	const unsigned lid = (unsigned)pi_get(want, PI_LID);
+	const unsigned lmc = (unsigned)pi_get(want, PI_LMC);
+
+	if (port_management(p) != p)
+		return MAD_OK; /* of a switch's other ports it is ignored */
+	if (lid == port_lid(p) && lmc == pi_get(p->info, PI_LMC))
+		return MAD_OK;
+	if (p->node->host || p->node == f->vswitch)
+		return MAD_BAD_VALUE;
+	return fabric_set_lid(f, p, lid, lmc) ? MAD_BAD_VALUE : MAD_OK;
+}
+
+static int set_port_info(struct fabric *f, struct port *p, const uint8_t *want)
+{
+	const unsigned vls = (unsigned)pi_get(want, PI_OPER_VLS);
+	const unsigned mtu = (unsigned)pi_get(want, PI_NEIGHBOR_MTU);
+	int status;
+
+	if (vls > pi_get(p->info, PI_VL_CAP) ||
+	    mtu > pi_get(p->info, PI_MTU_CAP))
+		return MAD_BAD_VALUE;
+	status = set_lid(f, p, want);
+	if (!status)
+		status = set_state(p, (unsigned)pi_get(want, PI_STATE),
+				   (unsigned)pi_get(want, PI_PHYS_STATE));
+	for (unsigned i = 0; !status && i < PI_FIELDS; i++) {
+		const uint64_t v = attr_get(want, &port_info_fields[i]);
+		/* 0: no change (14.2.5.6). */
+		const bool keep =
+			!v && (i == PI_WIDTH_ENABLED || i == PI_SPEED_ENABLED ||
+			       i == PI_DOWN_DEFAULT || i == PI_OPER_VLS ||
+			       i == PI_NEIGHBOR_MTU);
+
+		if (port_info_fields[i].rw && i != PI_LID && i != PI_LMC &&
+		    !keep)
+			attr_put(p->info, &port_info_fields[i], v);
+	}
+	return status;
+}
+
+static int port_info(const struct sma_request *r)
+{
+	const unsigned num = r->mod & 0x7fffffffu;
+	struct port *p = num <= PORTS_MAX ? named_port(r, num) : NULL;
+	int status = MAD_OK;
+
+	if (!p || (r->set && p->node->type != FABRIC_SWITCH && p != r->p))
+		return MAD_BAD_VALUE;
+	if (r->set)
+		status = set_port_info(r->f, p, r->data);
+	memcpy(r->data, p->info, 64);
+	if (p != r->p && p->node->type != FABRIC_SWITCH)
+		pi_put(r->data, PI_M_KEY, 0);
+	pi_put(r->data, PI_LOCAL_PORT, r->p->num);
+	return status;
+}
+
+/* ---- tables -------------------------------------------------------------- */
+
+static struct port_tables *tables(struct port *p)
+{
+	static const uint8_t sl2vl[8] = { 0x01, 0x23, 0x45, 0x67,
+					  0x01, 0x23, 0x45, 0x67 };
+	const unsigned inputs =
+		p->node->type == FABRIC_SWITCH ? p->node->nports + 1u : 1;
+	struct port_tables *t = p->tables;
+
+	if (t)
+		return t;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return NULL;
+	t->sl2vl = calloc(PORTS_MAX + 1, sizeof(*t->sl2vl));
+	if (!t->sl2vl) {
+		free(t);
+		return NULL;
+	}
+	put_be16(t->pkeys, 0xffff);
+	for (unsigned i = 0; i < inputs; i++)
+		memcpy(t->sl2vl[i], sl2vl, 8);
+	/* High priority: VL 0; low: the others. Pairs of a VL and a weight. */
+	for (unsigned vl = 0; vl < 8; vl++) {
+		t->vl_arb[0][2 * vl] = t->vl_arb[2][2 * vl] = (uint8_t)vl;
+		t->vl_arb[0][2 * vl + 1] = vl ? 4 : 0;
+		t->vl_arb[2][2 * vl + 1] = vl ? 0 : 4;
+	}
+	p->tables = t;
+	return t;
+}
+
+static int exchange(const struct sma_request *r, void *kept, size_t len)
+{
+	if (r->set)
+		memcpy(kept, r->data, len);
+	memset(r->data, 0, 64);
+	memcpy(r->data, kept, len);
+	return MAD_OK;
+}
+
+static int pkey_table(const struct sma_request *r)
+{
+	struct port *p = r->p->node->type == FABRIC_SWITCH ?
+				 named_port(r, r->mod >> 16) :
+				 r->p;
+	const unsigned block = r->mod & 0xffff;
+	struct port_tables *t;
+
+	if (!p || block >= PKEYS / 32)
+		return MAD_BAD_VALUE;
+	if (r->set && (p->node->host || p->node == r->f->vswitch))
+		return MAD_BAD_VALUE; /* there is one partition */
+	t = tables(p);
+	return t ? exchange(r, t->pkeys + 64 * block, 64) : -1;
+}
+
+static int sl_to_vl(const struct sma_request *r)
+{
+	const bool sw = r->p->node->type == FABRIC_SWITCH;
+	const unsigned in = sw ? r->mod >> 8 & 0xff : 0;
+	struct port *p = sw ? named_port(r, r->mod & 0xff) : r->p;
+	struct port_tables *t;
+
+	if (!p || in > p->node->nports)
+		return MAD_BAD_VALUE;
+	t = tables(p);
+	return t ? exchange(r, t->sl2vl[in], 8) : -1;
+}
+
+static int vl_arbitration(const struct sma_request *r)
+{
+	const unsigned part = r->mod >> 16;
+	struct port *p = r->p->node->type == FABRIC_SWITCH ?
+				 named_port(r, r->mod & 0xffff) :
+				 r->p;
+	struct port_tables *t;
+
+	/* Tables of up to 32 pairs have no second part. */
+	if (!p || (part != 1 && part != 3))
+		return MAD_BAD_VALUE;
+	t = tables(p);
+	return t ? exchange(r, t->vl_arb[part - 1],
+			    2 * pi_get(p->info, PI_VL_ARB_LOW_CAP)) :
+		   -1;
+}
+
+/* ---- switches ------------------------------------------------------------ */
+
+static int switch_info(const struct sma_request *r)
+{
+	struct node *n = r->p->node;
+
+	if (n->type != FABRIC_SWITCH)
+		return MAD_BAD_ATTRIBUTE;
+	for (unsigned i = 0; r->set && i < SI_FIELDS; i++)
+		if (switch_info_fields[i].rw)
+			attr_put(n->sw_info, &switch_info_fields[i],
+				 attr_get(r->data, &switch_info_fields[i]));
+	/* Written as 1 it is cleared (14.2.5.4). */
+	if (r->set && si_get(r->data, SI_STATE_CHANGE))
+		si_put(n->sw_info, SI_STATE_CHANGE, 0);
+	memcpy(r->data, n->sw_info, 64);
+	return MAD_OK;
+}
+
+/* From now on the switch forwards by a table, which begins as what it did. */
+static uint8_t *own_lft(struct fabric *f, struct node *n)
+{
+	uint8_t *lft = n->sw.lft;
+
+	if (lft)
+		return lft;
+	lft = malloc(LIDS_END);
+	for (unsigned lid = 0; lft && lid < LIDS_END; lid++)
+		lft[lid] = (uint8_t)route_lft(f, n, lid);
+	n->sw.lft = lft;
+	return lft;
+}
+
+static int linear_forwarding(const struct sma_request *r)
+{
+	struct node *n = r->p->node;
+	uint8_t *lft;
+
+	if (n->type != FABRIC_SWITCH)
+		return MAD_BAD_ATTRIBUTE;
+	if (r->mod >= LIDS_END / LFT_BLOCK)
+		return MAD_BAD_VALUE;
+	if (r->set) {
+		lft = own_lft(r->f, n);
+		if (!lft)
+			return -1;
+		memcpy(lft + LFT_BLOCK * r->mod, r->data, LFT_BLOCK);
+	}
+	for (unsigned i = 0; i < LFT_BLOCK; i++)
+		r->data[i] =
+			(uint8_t)route_lft(r->f, n, LFT_BLOCK * r->mod + i);
+	return MAD_OK;
+}
+
+static int multicast_forwarding(const struct sma_request *r)
+{
+	struct node *n = r->p->node;
+	const unsigned block = r->mod & 0x1ff, position = r->mod >> 28;
+
+	if (n->type != FABRIC_SWITCH)
+		return MAD_BAD_ATTRIBUTE;
+	if (block >= MCAST_CAP / 32 || position > PORTS_MAX / 16)
+		return MAD_BAD_VALUE;
+	if (!n->sw.mft)
+		n->sw.mft = calloc(16 * MCAST_CAP, 2);
+	if (!n->sw.mft)
+		return -1;
+	return exchange(r, n->sw.mft + 64 * (position * MCAST_CAP / 32 + block),
+			64);
+}
+
+/* ---- keys, and which function -------------------------------------------- */
+
+/* Whether the request may be carried out; hide: an answer does not show the
+ * key. */
+static bool key_fits(struct port *p, bool set, uint64_t m_key, bool *hide)
+{
+	uint8_t *info = port_management(p)->info;
+	const uint64_t key = pi_get(info, PI_M_KEY);
+	const unsigned protect = (unsigned)pi_get(info, PI_M_KEY_PROTECT);
+
+	*hide = false;
+	if (!key || key == m_key)
+		return true;
+	if (!set && protect < 2) {
+		*hide = protect == 1;
+		return true;
+	}
+	if (pi_get(info, PI_M_KEY_VIOLATIONS) < 0xffff)
+		pi_put(info, PI_M_KEY_VIOLATIONS,
+		       pi_get(info, PI_M_KEY_VIOLATIONS) + 1);
+	return false;
+}
+
+int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
+	       uint32_t mod, uint64_t m_key, uint8_t data[64])
+{
+	const struct sma_request r = { .f = f,
+				       .p = p,
+				       .set = method == METHOD_SET,
+				       .mod = mod,
+				       .data = data };
+	bool hide;
+	int status;
+
+	if (!key_fits(p, r.set, m_key, &hide))
+		return -1;
+	switch (attr) {
+	case ATTR_NODE_DESCRIPTION:
+		return node_description(&r);
+	case ATTR_NODE_INFO:
+		return node_info(&r);
+	case ATTR_SWITCH_INFO:
+		return switch_info(&r);
+	case ATTR_GUID_INFO:
+		return guid_info(&r);
+	case ATTR_PORT_INFO:
+		status = port_info(&r);
+		if (hide)
+			pi_put(data, PI_M_KEY, 0);
+		return status;
+	case ATTR_PKEY_TABLE:
+		return pkey_table(&r);
+	case ATTR_SL_TO_VL:
+		return sl_to_vl(&r);
+	case ATTR_VL_ARBITRATION:
+		return vl_arbitration(&r);
+	case ATTR_LINEAR_FORWARDING:
+		return linear_forwarding(&r);
+	case ATTR_MULTICAST_FORWARDING:
+		return multicast_forwarding(&r);
+	case ATTR_SM_INFO:
+		return sm_info(&r);
+	default:
+		return MAD_BAD_ATTRIBUTE;
+	}
+}
