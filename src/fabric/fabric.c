@@ -292,8 +292,10 @@ int fabric_connect(struct fabric *f, struct port *a, struct port *b,
 		return -1;
 	a->peer = b;
 	b->peer = a;
-	set_rate(a, rate);
-	set_rate(b, rate);
+	if (rate) {
+		set_rate(a, rate);
+		set_rate(b, rate);
+	}
 	link_state(a, true);
 	link_state(b, true);
 	f->settled = false;
@@ -353,7 +355,7 @@ static int host_connect(struct fabric *f, struct port *p, char *why,
 	if (p->peer)
 		return 0;
 	at = free_port(sw);
-	if (!at && sw->nports < PORTS_MAX && sw != f->first)
+	if (!at && sw->nports < PORTS_MAX && !sw->id)
 		at = &sw->ports[++sw->nports];
 	if (!at) {
 		snprintf(why, size, "the virtual switch has no port left");

@@ -33,6 +33,13 @@ struct fabric;
 struct fabric *fabric_new(void);
 void fabric_free(struct fabric *f);
 
+/*
+ * Nodes and links of a text. Returns 0, or -1 with a line "NAME:LINE: what is
+ * wrong" in why; the fabric is to be freed then.
+ */
+int fabric_read(struct fabric *f, const char *name, const char *text,
+		size_t len, char *why, size_t size);
+
 /* A host's CA, of one port. Numbers of width, speed and MTU are PortInfo's. */
 struct fabric_host {
 	uint64_t node_guid, port_guid;

@@ -115,6 +115,7 @@ int fabric_set_port_guid(struct fabric *f, struct port *p, uint64_t guid);
 /* -1: another port has one of them, or they are no unicast LIDs. */
 int fabric_set_lid(struct fabric *f, struct port *p, unsigned lid,
 		   unsigned lmc);
+/* rate NULL: as it is. -1: one of them has another cable. */
 int fabric_connect(struct fabric *f, struct port *a, struct port *b,
 		   const struct link_rate *rate);
 /* LIDs for those that have none, and where the subnet manager is. Returns 0, or
