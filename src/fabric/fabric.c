@@ -606,14 +606,17 @@ ssize_t fabric_request(struct fabric *f, const struct fabric_env *env,
 		       struct fabric_port *at)
 {
 	struct port *from = map_get(&f->by_port, port_guid), *to = NULL;
-	ssize_t n;
+	const uint8_t *m = mad;
+	ssize_t n = FABRIC_NOBODY;
 
-	(void)env;
-	(void)dqpn;
 	*out = NULL;
 	if (!from || len != 256 || fabric_settle(f))
 		return FABRIC_NOBODY;
-	n = smp_request(f, from, dlid, mad, out, &to);
+	if (m[1] == CLASS_SM_LID || m[1] == CLASS_SM_DIRECTED)
+		n = dqpn ? FABRIC_NOBODY :
+			   smp_request(f, from, dlid, m, out, &to);
+	else if (dqpn)
+		n = gmp_request(f, env, from, dlid, m, out, &to);
 	if (n == FABRIC_ELSEWHERE && at)
 		describe(to, at);
 	return n;

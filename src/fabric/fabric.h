@@ -99,12 +99,18 @@ struct fabric_counters {
 };
 
 /*
- * What is not in the fabric. counters: those of a host's port since they began;
- * nonzero: its host has to be asked. NULL: zeros. A reset is remembered here.
+ * What is not in the fabric; each may be NULL. counters: those of a host's port;
+ * nonzero: they are not known here, and its host has to be asked. NULL: zeros.
+ * reset: so much has to be taken off them from now on, beside what was before;
+ * nonzero, or NULL: the fabric remembers it. mlid: the LID of a multicast group,
+ * whose MGID is in network order; NULL, or 0: the lowest that is free.
  */
 struct fabric_env {
 	int (*counters)(void *arg, uint64_t port_guid,
 			struct fabric_counters *c);
+	int (*reset)(void *arg, uint64_t port_guid,
+		     const struct fabric_counters *less);
+	uint16_t (*mlid)(void *arg, const uint8_t mgid[16]);
 	void *arg;
 };
 

@@ -50,7 +50,7 @@ struct port {
 	uint8_t num;
 	uint8_t info[64];
 	struct port_tables *tables;
-	struct fabric_counters *base; /* the counters when they were reset */
+	struct fabric_counters *base; /* what resets take off */
 };
 
 struct switch_tables {
@@ -170,6 +170,7 @@ enum mad_method {
 /* 13.4.7 */
 enum mad_status {
 	MAD_OK = 0,
+	MAD_BUSY = 1 << 0,
 	MAD_BAD_VERSION = 1 << 2,
 	MAD_BAD_METHOD = 2 << 2,
 	MAD_BAD_ATTRIBUTE = 3 << 2, /* or not with this method */
@@ -180,11 +181,23 @@ enum mad_status {
 ssize_t smp_request(struct fabric *f, struct port *from, unsigned dlid,
 		    const uint8_t *mad, void **out, struct port **at);
 
+/* ---- gmp.c */
+ssize_t gmp_request(struct fabric *f, const struct fabric_env *env,
+		    struct port *from, unsigned dlid, const uint8_t *mad,
+		    void **out, struct port **at);
+
 /* ---- sma.c */
 
 /* A Get or Set at the agent of port p's node, where it arrived; writes the 64
  * bytes of data. Returns a status, or -1: there is no answer. */
 int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
 	       uint32_t mod, uint64_t m_key, uint8_t data[64]);
+
+/* ---- pma.c */
+
+/* A Get or Set at port p; data has room for 192 bytes. Returns a status, or
+ * FABRIC_ELSEWHERE. */
+int pma_answer(const struct fabric_env *env, struct port *p, unsigned method,
+	       unsigned attr, uint8_t *data);
 
 #endif

@@ -394,6 +394,164 @@ static void hosts_that_cannot_be(void **state)
 	net_free(n);
 }
 
+/* ---- performance ---------------------------------------------------------- */
+
+static struct fabric_counters counted = {
+	.xmit_data = 0x123456789a,
+	.rcv_data = 77,
+	.xmit_pkts = 1000,
+	.rcv_pkts = 70000,
+	.unicast_xmit = 990,
+	.multicast_rcv = 5,
+	.xmit_discards = 0x10001,
+	.xmit_wait = 12,
+};
+static struct fabric_counters taken_off;
+static bool keeps;
+
+static int host_counters(void *arg, uint64_t guid, struct fabric_counters *c)
+{
+	(void)arg;
+	if (guid != GUID(1))
+		return -1;
+	*c = counted;
+	return 0;
+}
+
+static int host_reset(void *arg, uint64_t guid,
+		      const struct fabric_counters *less)
+{
+	(void)arg;
+	assert_int_equal(guid, GUID(1));
+	taken_off = *less;
+	return keeps ? 0 : -1;
+}
+
+/* PortCounters or PortCountersExtended of a port; the answer's data. */
+static const uint8_t *perf(struct net *n, unsigned method, unsigned attr,
+			   unsigned dlid, unsigned port, unsigned select,
+			   ssize_t want)
+{
+	const struct fabric_env env = { .counters = host_counters,
+					.reset = host_reset };
+
+	memset(n->mad, 0, 256);
+	n->mad[0] = n->mad[2] = 1;
+	n->mad[1] = 0x04;
+	n->mad[3] = (uint8_t)method;
+	put_be16(n->mad + 16, attr);
+	n->mad[65] = (uint8_t)port;
+	put_be16(n->mad + 66, select);
+	n->mad[64 + 18] = (uint8_t)(select >> 16);
+	free(n->answer);
+	assert_int_equal(fabric_request(n->f, &env, n->at, (uint16_t)dlid, 1,
+					n->mad, 256, (void **)&n->answer, NULL),
+			 want);
+	return want == 256 ? n->answer + 64 : NULL;
+}
+
+static void counters_of_a_port(void **state)
+{
+	struct net *n = net_new(2);
+	const uint8_t *d = perf(n, GET, 0x12, 1, 1, 0, 256);
+
+	(void)state;
+	assert_int_equal(n->answer[3], 0x81);
+	assert_int_equal(get_be16(n->answer + 4), 0);
+	assert_int_equal(d[1], 1);
+	assert_int_equal(get_be32(d + 24), 0xffffffff); /* does not fit */
+	assert_int_equal(get_be32(d + 28), 77);
+	assert_int_equal(get_be32(d + 32), 1000);
+	assert_int_equal(get_be32(d + 36), 70000);
+	assert_int_equal(get_be16(d + 14), 0xffff);
+	assert_int_equal(get_be32(d + 40), 12);
+	d = perf(n, GET, 0x1d, 1, 1, 0, 256);
+	assert_int_equal(get_be64(d + 8), 0x123456789a);
+	assert_int_equal(get_be64(d + 40), 990);
+	assert_int_equal(get_be64(d + 64), 5);
+	/* All ports; the switch's end of the link, seen from there. */
+	d = perf(n, GET, 0x1d, SM_LID, 0xff, 0, 256);
+	assert_int_equal(get_be64(d + 8), 77);
+	d = perf(n, GET, 0x1d, SM_LID, 1, 0, 256);
+	assert_int_equal(get_be64(d + 16), 0x123456789a);
+	assert_int_equal(get_be64(d + 56), 5);
+	d = perf(n, GET, 0x1d, SM_LID, 0, 0, 256);
+	assert_int_equal(get_be64(d + 16), 0);
+	d = perf(n, GET, 0x01, 1, 0, 0, 256);
+	assert_int_equal(d[1], 1);
+	assert_int_equal(get_be16(d + 2) & 0x300, 0x300);
+	/* Another host's are asked there. */
+	perf(n, GET, 0x12, 2, 1, 0, FABRIC_ELSEWHERE);
+	perf(n, GET, 0x12, 1, 2, 0, 256);
+	assert_int_equal(get_be16(n->answer + 4), BAD_VALUE);
+	perf(n, GET, 0x12, 1, 0, 0, 256);
+	assert_int_equal(get_be16(n->answer + 4), BAD_VALUE);
+	perf(n, GET, 0x10, 1, 1, 0, 256); /* samples */
+	assert_int_equal(get_be16(n->answer + 4), BAD_ATTRIBUTE);
+	net_free(n);
+}
+
+static void a_reset_is_remembered(void **state)
+{
+	struct net *n = net_new(2);
+	const uint8_t *d;
+
+	(void)state;
+	keeps = false;
+	d = perf(n, SET, 0x12, 1, 1, 0x4000 | 0x10000, 256);
+	assert_int_equal(get_be32(d + 32), 0);
+	assert_int_equal(get_be32(d + 36), 70000);
+	counted.xmit_pkts += 3;
+	d = perf(n, GET, 0x12, 1, 1, 0, 256);
+	assert_int_equal(get_be32(d + 32), 3);
+	assert_int_equal(get_be32(d + 40), 0);
+	d = perf(n, GET, 0x1d, 1, 1, 0, 256);
+	assert_int_equal(get_be64(d + 24), 3);
+	assert_int_equal(get_be64(d + 32), 70000);
+	/* By who has the counters. */
+	keeps = true;
+	perf(n, SET, 0x1d, 1, 1, 0x8, 256);
+	assert_int_equal(taken_off.rcv_pkts, 70000);
+	assert_int_equal(taken_off.xmit_pkts, 0);
+	d = perf(n, GET, 0x1d, 1, 1, 0, 256);
+	assert_int_equal(get_be64(d + 32), 70000);
+	counted.xmit_pkts -= 3;
+	net_free(n);
+}
+
+/* Other classes are for programs, where there are any. */
+static void datagrams_for_programs(void **state)
+{
+	struct fabric_port at = { 0 };
+	struct net *n = net_new(2);
+	void *answer;
+
+	(void)state;
+	smp(n, 0x32, GET, 0, 0);
+	for (unsigned lid = 1; lid <= 2; lid++) {
+		assert_int_equal(fabric_request(n->f, NULL, n->at,
+						(uint16_t)lid, 1, n->mad, 256,
+						&answer, &at),
+				 FABRIC_ELSEWHERE);
+		assert_int_equal(at.port_guid, GUID(lid));
+	}
+	assert_int_equal(fabric_request(n->f, NULL, n->at, SM_LID, 1, n->mad,
+					256, &answer, &at),
+			 FABRIC_NOBODY);
+	assert_int_equal(fabric_request(n->f, NULL, n->at, 2, 0, n->mad, 256,
+					&answer, &at),
+			 FABRIC_NOBODY);
+	assert_int_equal(fabric_request(n->f, NULL, n->at, 2, 1, n->mad, 255,
+					&answer, &at),
+			 FABRIC_NOBODY);
+	/* Answers, too. */
+	smp(n, 0x32, GET | 0x80, 0, 0);
+	assert_int_equal(fabric_request(n->f, NULL, n->at, 2, 1, n->mad, 256,
+					&answer, &at),
+			 FABRIC_ELSEWHERE);
+	net_free(n);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -407,6 +565,9 @@ int main(void)
 		cmocka_unit_test(what_a_key_protects),
 		cmocka_unit_test(a_host_goes_and_comes),
 		cmocka_unit_test(hosts_that_cannot_be),
+		cmocka_unit_test(counters_of_a_port),
+		cmocka_unit_test(a_reset_is_remembered),
+		cmocka_unit_test(datagrams_for_programs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
