@@ -40,7 +40,10 @@
 #define RX_CONTROL 256
 #define RX_EVENTS 16
 #define HINTS 64
-#define HOT_TRIES 4 /* one in so many goes to the other sockets */
+/* Reads of the same socket before all are asked for: more, where that finds no
+ * other one. */
+#define HOT_TRIES_MIN 4
+#define HOT_TRIES_MAX 32
 #define ASKED_MOST 64
 #define MAX_READS 16 /* in one poll, if nothing good is in them */
 
@@ -79,7 +82,9 @@ struct rx {
 	struct epoll_event event[RX_EVENTS]; /* sockets to read */
 	int nevents, next_event;
 	struct rx_sock *hot; /* try this one before asking epoll */
-	unsigned tries; /* of hot and others */
+	unsigned tries; /* of hot since others were asked for; each datagram
+			 * counts */
+	unsigned tries_max; /* HOT_TRIES_MIN to HOT_TRIES_MAX */
 	unsigned burst; /* datagrams to ask for at a time */
 	unsigned idle; /* polls that found nothing since the last one */
 	bool pending; /* pending_fd is readable */
@@ -115,6 +120,7 @@ int rx_create(struct udp *u)
 		};
 	}
 	rx->burst = 1;
+	rx->tries_max = HOT_TRIES_MIN;
 	u->rx = rx;
 	return 0;
 }
@@ -564,20 +570,36 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 	return n;
 }
 
+/* Asks which sockets have something. */
+static int sockets_ask(struct udp *u, struct rx *rx)
+{
+	int n = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS);
+
+	if (n > 1 || (n == 1 && rx->event[0].data.ptr != rx->hot))
+		rx->tries_max = HOT_TRIES_MIN;
+	else
+		rx->tries_max = min_u32(2 * rx->tries_max, HOT_TRIES_MAX);
+	rx->tries = 0;
+	rx->next_event = 0;
+	rx->nevents = n > 0 ? n : 0;
+	return n;
+}
+
 /*
  * Reads from the next socket that has something. The one that had something
- * last is mostly the one that has, so it is tried, and epoll is asked every
- * fourth time only: a caller that polls finds what else has come a little later.
- * Who has slept and found the link's descriptor readable asks at once if it is
- * not that socket.
+ * last is mostly the one that has, so it is tried, and epoll is asked now and
+ * then only, as it takes another system call: a caller that polls finds what
+ * else has come a little later. Who has slept and found the link's descriptor
+ * readable asks at once if it is not that socket.
  */
 static int datagrams_read(struct udp *u, struct rx *rx)
 {
 	bool asked = false;
 
 	rx->empty = false;
-	if (rx->hot && ++rx->tries % HOT_TRIES) {
+	if (rx->hot && ++rx->tries < rx->tries_max) {
 		if (read_sock(rx, rx->hot)) {
+			rx->tries += (unsigned)rx->count - 1;
 			udp_called(u, false);
 			return rx->count;
 		}
@@ -598,10 +620,7 @@ static int datagrams_read(struct udp *u, struct rx *rx)
 			return 0;
 		asked = true;
 		udp_called(u, false);
-		rx->next_event = 0;
-		rx->nevents = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS);
-		if (rx->nevents <= 0) {
-			rx->nevents = 0;
+		if (sockets_ask(u, rx) <= 0) {
 			rx->empty = true;
 			return 0;
 		}
