@@ -181,9 +181,10 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 /*
  * The same for the small requests (roce/qp.h) that qp's core has to send, where
  * its link takes them. Returns how many it has; 0: the next packet, if there
- * is one, is for engine_send().
+ * is one, is for engine_send(). *now, if it is 0, is set where that was needed.
  */
-unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core);
+unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core,
+			   uint64_t *now);
 /*
  * Before roce_tx(): sets how long the packets of the batch may be, by the way
  * that qp's last one has gone. qp's lock is held; core is its QP.

@@ -12,6 +12,7 @@
 #include "idle_link.h"
 
 #include "hooks/faults.h"
+#include "hooks/trace.h"
 
 #include <errno.h>
 
@@ -93,6 +94,13 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	ops->limits(w, b);
 }
 
+/* On a link that may become idle; and to send takes a system call. */
+static inline void send_begins(struct engine *e, struct link *l)
+{
+	idle_link_activity(l);
+	poller_sends(&e->poller, true);
+}
+
 static inline size_t send_on(struct engine *e, struct link_way *w,
 			     const struct roce_batch *b, size_t from, size_t to,
 			     int *err)
@@ -103,9 +111,7 @@ static inline size_t send_on(struct engine *e, struct link_way *w,
 
 	if (ops->ready)
 		return ops->send(l, w, b, from, to, err);
-	/* One that may become idle; and to send takes a system call. */
-	idle_link_activity(l);
-	poller_sends(&e->poller, true);
+	send_begins(e, l);
 	sent = ops->send(l, w, b, from, to, err);
 	poller_sends(&e->poller, false);
 	return sent;
@@ -169,22 +175,51 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	return sent;
 }
 
-__attribute__((flatten)) unsigned engine_send_small(struct engine_qp *qp,
-						    struct roce_qp *core)
+/* The same by a link that may lose it. Recorded, it is as others are. */
+__attribute__((noinline)) static unsigned send_timed(struct engine_qp *qp,
+						     struct roce_qp *core,
+						     struct link *l,
+						     uint64_t *now)
+{
+	const struct engine *e = qp->engine;
+	const struct link_ops *ops = link_now(l);
+	struct roce_small s;
+	unsigned n;
+
+	if (e->faults || tracing() || !ops->send_small ||
+	    !roce_small_begin(core, &s, true))
+		return 0;
+	if (!*now)
+		*now = clock_ns();
+	if (e->choice)
+		send_begins(qp->engine, l);
+	n = ops->send_small(l, &qp->way, &s);
+	if (e->choice)
+		poller_sends(&qp->engine->poller, false);
+	roce_small_end(&s, n, *now);
+	return n;
+}
+
+__attribute__((flatten)) unsigned
+engine_send_small(struct engine_qp *qp, struct roce_qp *core, uint64_t *now)
 {
 	struct link_way *w = &qp->way;
 	const struct link_ops *ops;
 	struct roce_small s;
 	unsigned n;
 
-	if (!w->known)
+	if (!qp->engine->choice)
+		return send_timed(qp, core, qp->engine->link[0], now);
+	if (!w->known || w->path != roce_qp_path(core) ||
+	    w->qpn != roce_qp_dest(core))
 		return 0;
+	if (!w->link->lossless)
+		return send_timed(qp, core, w->link, now);
 	ops = link_now(w->link);
-	if (!ops->send_small || w->path != roce_qp_path(core) ||
-	    w->qpn != roce_qp_dest(core) || !roce_small_begin(core, &s))
+	if (!ops->send_small || !roce_small_begin(core, &s, false))
 		return 0;
 	n = ops->send_small(w->link, w, &s);
-	roce_small_end(&s, n);
+	roce_small_end(&s, n, 0);
 	return n;
 }
 

@@ -131,7 +131,8 @@ struct link_ops {
 		       int *err);
 	/*
 	 * Sends the small request that s has at hand, and those that s->next
-	 * brings, up to a batch of them. Returns how many; what is left is for
+	 * brings, up to a batch of them; one and its ACK if it is timed, as it is
+	 * where the link is not lossless. Returns how many; what is left is for
 	 * send. NULL: none.
 	 */
 	unsigned (*send_small)(struct link *l, struct link_way *w,

@@ -118,7 +118,11 @@ size_t udp_send_part(struct udp *u, struct udp_route *at,
 		     const struct roce_batch *b, size_t from, size_t to,
 		     int *err);
 
-/* The same for a whole batch; *err begins as 0. */
+/* As send_small in link.h: 1, or 0. */
+unsigned udp_send_small(struct udp *u, struct udp_route *at,
+			const struct roce_small *s);
+
+/* udp_send_part() for a whole batch; *err begins as 0. */
 static inline size_t udp_send(struct udp *u, const struct roce_batch *b,
 			      int *err)
 {

@@ -37,6 +37,12 @@ static size_t udp_link_send(struct link *l, struct link_way *w,
 	return udp_send_part(to_udp(l), w ? &w->route : NULL, b, from, to, err);
 }
 
+static unsigned udp_link_send_small(struct link *l, struct link_way *w,
+				    struct roce_small *s)
+{
+	return udp_send_small(to_udp(l), &w->route, s);
+}
+
 static bool udp_link_unread(struct link *l, struct link_way *w,
 			    uint64_t mark[2])
 {
@@ -81,17 +87,19 @@ static int nothing(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 
 static void link_suspend(struct link *l, enum link_suspend step);
 
-#define OPS(poll_fn, send_fn)                                                  \
+#define OPS(poll_fn, send_fn, small_fn)                                        \
 	{                                                                      \
 		.poll = poll_fn, .wait = udp_link_wait, .fd = udp_link_fd,     \
 		.wake = udp_link_wake, .send = send_fn,                        \
-		.unread = udp_link_unread, .suspend = link_suspend,            \
-		.destroy = udp_link_destroy, .abandon = udp_link_abandon,      \
+		.send_small = small_fn, .unread = udp_link_unread,             \
+		.suspend = link_suspend, .destroy = udp_link_destroy,          \
+		.abandon = udp_link_abandon,                                   \
 	}
 
-static const struct link_ops ops = OPS(udp_link_poll, udp_link_send);
-static const struct link_ops stopped = OPS(udp_link_poll, no_room);
-static const struct link_ops resting = OPS(nothing, no_room);
+static const struct link_ops ops =
+	OPS(udp_link_poll, udp_link_send, udp_link_send_small);
+static const struct link_ops stopped = OPS(udp_link_poll, no_room, NULL);
+static const struct link_ops resting = OPS(nothing, no_room, NULL);
 
 static void link_suspend(struct link *l, enum link_suspend step)
 {

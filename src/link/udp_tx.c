@@ -189,10 +189,15 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		      r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
+/* Of a packet without its payload. */
+static size_t header_size(const struct roce_hdr *h)
+{
+	return (size_t)roce_opcode(h->opcode)->hdr_len + h->pad + ROCE_ICRC_LEN;
+}
+
 static size_t packet_size(const struct roce_pkt *p)
 {
-	return (size_t)roce_opcode(p->h.opcode)->hdr_len + p->payload +
-	       p->h.pad + ROCE_ICRC_LEN;
+	return header_size(&p->h) + p->payload;
 }
 
 static bool same_path(const struct roce_path *a, const struct roce_path *b)
@@ -292,27 +297,41 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	return n;
 }
 
+/* What is put together to a packet. */
+struct parts {
+	const struct roce_hdr *h;
+	const struct iovec *iov; /* its payload */
+	size_t niov;
+	size_t size; /* of the packet, BTH to ICRC */
+	bool damaged;
+};
+
+static struct parts parts_of(const struct roce_batch *b,
+			     const struct roce_pkt *p)
+{
+	return (struct parts){ &p->h, &b->data.iov[p->iov], p->niov,
+			       packet_size(p), p->damaged };
+}
+
 /* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
  * sendmsg(2) does: the program's memory is not there. */
 static int packet_flatten(struct udp_route *r, const struct tx_sock *sock,
-			  const struct roce_batch *b, const struct roce_pkt *p,
-			  uint16_t ip_id, uint8_t *out, size_t size)
+			  const struct parts *p, uint16_t ip_id, uint8_t *out)
 {
-	size_t len = roce_encode(&p->h, out);
+	const struct iovec *v = p->iov, *end = v + p->niov;
+	size_t len = roce_encode(p->h, out);
 	uint32_t crc;
 
-	for (size_t i = 0; i < p->niov; i++) {
-		const struct iovec *v = &b->data.iov[p->iov + i];
-
+	for (; v != end; v++) {
 		if (guard_copy(out + len, v->iov_base, v->iov_len, v->iov_base))
 			return EFAULT;
 		len += v->iov_len;
 	}
-	memset(out + len, 0, p->h.pad);
-	len += p->h.pad;
-	assert(len + ROCE_ICRC_LEN == size);
+	for (unsigned i = 0; i < p->h->pad; i++)
+		out[len++] = 0;
+	assert(len + ROCE_ICRC_LEN == p->size);
 	crc = icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
-			       sock->port, ROCE_UDP_PORT, size, ip_id);
+			       sock->port, ROCE_UDP_PORT, p->size, ip_id);
 	crc = icrc_bth_own(crc, out, len);
 	icrc_put(out + len, p->damaged ? ~crc : crc);
 	return 0;
@@ -498,6 +517,7 @@ static int send_packets(struct udp *u, const struct route *r,
 	const size_t bytes = run_bytes(run, first, n);
 	struct iovec iov[MAX_IOV];
 	size_t niov = 0, at = 0;
+	struct parts parts;
 	int err;
 
 	for (size_t k = 0; k < n; k++) {
@@ -507,9 +527,9 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
-		err = packet_flatten(r->at, run->sock, run->b, p, (uint16_t)k,
-				     buf + at,
-				     k + 1 < n ? run->size : bytes - at);
+		parts = parts_of(run->b, p);
+		err = packet_flatten(r->at, run->sock, &parts, (uint16_t)k,
+				     buf + at);
 		if (err)
 			return err;
 		at += run->size;
@@ -636,9 +656,9 @@ static size_t send_run(struct udp *u, const struct route *r,
  * requests, whose senders do wait; and a QP that is about to be destroyed cannot
  * send its ACK later, so that its peer would see the connection fail.
  */
-static bool is_ack(const struct roce_pkt *p)
+static bool is_ack(const struct roce_hdr *h)
 {
-	return (p->h.opcode & 0x1f) == ROCE_ACK;
+	return (h->opcode & 0x1f) == ROCE_ACK;
 }
 
 #define SHORT_RUN 512 /* bytes */
@@ -657,19 +677,20 @@ static size_t put_segment(struct udp_route *at, size_t bytes)
 }
 
 /*
- * The same for what most batches of small messages are, in fewer instructions: a
- * short packet, or one and the ACK behind it, to where the last one went, at
- * port 4791. False: nothing was sent, and it is for send_by(), which finds out
- * why if it cannot be sent at all.
+ * The same for what most small messages are, in fewer instructions: a short
+ * packet, or one and the ACK behind it, to where the last one went, at port 4791.
+ * False: nothing was sent, and it is for send_by(), which finds out why if it
+ * cannot be sent at all.
  */
 static bool send_short(struct udp *u, struct udp_route *at,
-		       const struct roce_batch *b, size_t from, size_t to)
+		       const struct roce_path *path, uint32_t hash,
+		       const struct parts *p, size_t n)
 {
-	const struct roce_pkt *p = &b->pkt[from], *ack = p + 1;
-	const size_t n = to - from, size = packet_size(p);
-	const size_t bytes = n == 2 ? size + packet_size(ack) : size;
+	const size_t size = p->size, bytes = n == 2 ? size + p[1].size : size;
+	const uint32_t qpn = p->h->dest_qpn;
 	const int64_t cost = (int64_t)bytes + DATAGRAM_COST;
-	uint8_t buf[SHORT_RUN];
+	/* Where 8 bytes behind the headers lie within a cache line. */
+	_Alignas(64) uint8_t buf[SHORT_RUN];
 	struct iovec iov = { buf, bytes };
 	struct msghdr m = {
 		.msg_name = &at->to,
@@ -682,31 +703,28 @@ static bool send_short(struct udp *u, struct udp_route *at,
 	struct tx_sock *sock;
 	int slot = -1;
 
-	if (n > 2 || bytes > sizeof(buf) || !at->known ||
-	    !same_path(&at->path, p->path) || p->h.dest_qpn == 1 ||
-	    p->to_slot || at->control_len != at->plain_len || u->cfg.pcap ||
+	if (bytes > sizeof(buf) || !at->known || !same_path(&at->path, path) ||
+	    qpn == 1 || at->control_len != at->plain_len || u->cfg.pcap ||
 	    u->cfg.loss > 0)
 		return false;
-	sock = &u->tx[at->v4][p->hash % TX_POOL];
+	sock = &u->tx[at->v4][hash % TX_POOL];
 	if (n == 2) {
-		if (!b->ack || ack->hash != p->hash || ack->path != p->path ||
-		    bytes > 2 * size || sock->no_gso)
+		if (bytes > 2 * size || sock->no_gso)
 			return false;
 		m.msg_controllen = put_segment(at, size);
 	}
 	if (u->registry)
 		slot = registry_route(
-			u->registry, p->h.dest_qpn, &at->path.dgid,
+			u->registry, qpn, &at->path.dgid,
 			udp_scope(&at->path.dgid, at->path.sgid_scope));
 	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
 		return false;
-	if (slot >= 0 && is_ack(p))
+	if (slot >= 0 && is_ack(p->h))
 		registry_uncharge(u->registry, (unsigned)slot, -cost);
 	else if (slot >= 0 && !room_admit(u, (unsigned)slot, cost))
 		return false;
-	if (packet_flatten(at, sock, b, p, 0, buf, size) ||
-	    (n == 2 &&
-	     packet_flatten(at, sock, b, ack, 1, buf + size, bytes - size)))
+	if (packet_flatten(at, sock, p, 0, buf) ||
+	    (n == 2 && packet_flatten(at, sock, p + 1, 1, buf + size)))
 		goto err_uncharge;
 	sock_set_port(&at->to, ROCE_UDP_PORT);
 	if (sys_sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
@@ -719,6 +737,44 @@ err_uncharge:
 	if (slot >= 0)
 		registry_uncharge(u->registry, (unsigned)slot, cost);
 	return false;
+}
+
+static bool send_short_batch(struct udp *u, struct udp_route *at,
+			     const struct roce_batch *b, size_t from, size_t to)
+{
+	const struct roce_pkt *p = &b->pkt[from], *ack = p + 1;
+	struct parts parts[2];
+	const size_t n = to - from;
+
+	if (n > 2 || p->to_slot ||
+	    (n == 2 &&
+	     (!b->ack || ack->hash != p->hash || ack->path != p->path)))
+		return false;
+	parts[0] = parts_of(b, p);
+	if (n == 2)
+		parts[1] = parts_of(b, ack);
+	return send_short(u, at, p->path, p->hash, parts, n);
+}
+
+unsigned udp_send_small(struct udp *u, struct udp_route *at,
+			const struct roce_small *s)
+{
+	const struct iovec v = { (void *)s->data, s->len };
+	const struct roce_path *path;
+	struct parts parts[2];
+	struct roce_hdr h[2];
+	uint32_t hash;
+	size_t n;
+
+	if (!s->timed)
+		return 0;
+	n = roce_small_headers(s, h, &path, &hash);
+	parts[0] = (struct parts){ &h[0], &v, s->len ? 1 : 0,
+				   header_size(&h[0]) + s->len, false };
+	if (n == 2)
+		parts[1] = (struct parts){ &h[1], &v, 0, header_size(&h[1]),
+					   false };
+	return send_short(u, at, path, hash, parts, n);
 }
 
 static size_t send_by(struct udp *u, struct route *r,
@@ -745,7 +801,7 @@ static size_t send_by(struct udp *u, struct route *r,
 			continue;
 		}
 		cost = (int64_t)run_bytes(&run, 0, run.n) + DATAGRAM_COST;
-		if (r->slot >= 0 && is_ack(&b->pkt[run.index[0]]))
+		if (r->slot >= 0 && is_ack(&b->pkt[run.index[0]].h))
 			registry_uncharge(u->registry, (unsigned)r->slot,
 					  -cost);
 		else if (r->slot >= 0 &&
@@ -796,7 +852,7 @@ size_t udp_send_part(struct udp *u, struct udp_route *at,
 {
 	if (!at)
 		return send_once(u, b, from, to, err);
-	if (send_short(u, at, b, from, to))
+	if (send_short_batch(u, at, b, from, to))
 		return to;
 	return send_by(u, &(struct route){ .at = at }, b, from, to, err);
 }

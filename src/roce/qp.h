@@ -267,14 +267,18 @@ bool roce_ack_held(const struct roce_qp *qp);
  */
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /*
- * The same for links within the host, packet by packet, where one takes most of
- * what there is to send: requests of one packet, of at most one MTU, which the
- * link may take at once. It copies the payload; an acknowledgement is asked for.
+ * The same, packet by packet, for most of what there is to send: requests of one
+ * packet, of at most one MTU, which the link may take at once. It copies the
+ * payload; an acknowledgement is asked for. A link within the host takes any
+ * number of them. One that may lose packets takes one, behind which nothing is
+ * posted, and the ACK that is owed, if any is: it is told the time.
  */
 struct roce_small {
 	uint8_t opcode;
 	bool solicited;
 	bool last; /* nothing is posted behind it */
+	bool timed; /* it may get lost: it is alone, */
+	bool ack; /* and this acknowledgement goes behind it */
 	uint32_t psn;
 	uint32_t len;
 	uint32_t rkey;
@@ -288,10 +292,15 @@ struct roce_small {
 	struct key_entry *key; /* that leads to data, or NULL */
 	unsigned sent; /* requests before this one */
 };
-/* The first one; false: what is to be sent is for roce_tx(). */
-bool roce_small_begin(struct roce_qp *qp, struct roce_small *s);
-/* So many have been taken. One that has not is for roce_tx(). */
-void roce_small_end(struct roce_small *s, unsigned taken);
+/* The first one, timed or not; false: what is to be sent is for roce_tx(). */
+bool roce_small_begin(struct roce_qp *qp, struct roce_small *s, bool timed);
+/* The headers of one that is timed, and of its ACK: 1 or 2. *path leads there,
+ * *hash as in struct roce_pkt. */
+size_t roce_small_headers(const struct roce_small *s, struct roce_hdr h[2],
+			  const struct roce_path **path, uint32_t *hash);
+/* So many have been taken; of one that is timed, at now_ns. One that has not is
+ * for roce_tx(). */
+void roce_small_end(struct roce_small *s, unsigned taken, uint64_t now_ns);
 
 /*
  * Whether roce_tx(), or roce_tx_done() where all was sent, is to be told the

@@ -520,13 +520,31 @@ static bool small_next(struct roce_small *s)
 	return small_look(s->qp, s);
 }
 
-bool roce_small_begin(struct roce_qp *qp, struct roce_small *s)
+/* Whether what may be sent is one request that may get lost, and perhaps an
+ * ACK, which is no longer. */
+static inline bool small_is_alone(const struct roce_qp *qp,
+				  const struct roce_small *s)
+{
+	const struct roce_requester *r = &qp->req;
+	const struct qp_sq *sq = &qp->base.sq;
+
+	if (sq->tail - sq->nxt != 1 || r->rec.mode != FRESH ||
+	    probe_is_due(r) || r->large || qp->pace.on)
+		return false;
+	return s->ack ? !qp->rsp.ack_first && qp_sq_slot(sq, sq->nxt)->length :
+			!rsp_ready(qp);
+}
+
+bool roce_small_begin(struct roce_qp *qp, struct roce_small *s, bool timed)
 {
 	const struct roce_requester *r = &qp->req;
 
 	if (qp->base.state != IBV_QPS_RTS || r->nxt_psn != r->end_psn ||
-	    r->rnr_until_ns || rsp_ready(qp) || qp->rsp.ack_held || qp->busy ||
-	    qp->base.doubt)
+	    r->rnr_until_ns || qp->busy || qp->base.doubt)
+		return false;
+	s->timed = timed;
+	s->ack = timed && rsp_owes_ack(qp);
+	if (timed ? !small_is_alone(qp, s) : rsp_ready(qp) || qp->rsp.ack_held)
 		return false;
 	s->next = small_next;
 	s->qp = qp;
@@ -538,10 +556,51 @@ bool roce_small_begin(struct roce_qp *qp, struct roce_small *s)
 	return false;
 }
 
-void roce_small_end(struct roce_small *s, unsigned taken)
+size_t roce_small_headers(const struct roce_small *s, struct roce_hdr h[2],
+			  const struct roce_path **path, uint32_t *hash)
 {
-	if (taken > s->sent)
-		small_sent(s->qp);
+	const struct roce_qp *qp = s->qp;
+
+	*path = &qp->path;
+	*hash = flow_hash(&qp->path, qp->seed);
+	h[0] = (struct roce_hdr){
+		.opcode = s->opcode,
+		.solicited = s->solicited,
+		.mig_req = true,
+		.pad = (uint8_t)(-s->len & 3),
+		.ack_req = true,
+		.dest_qpn = qp->dest_qpn,
+		.psn = s->psn,
+		.pkey = ROCE_PKEY_DEFAULT,
+		.rkey = s->rkey,
+		.dma_len = s->len,
+		.imm = (__be32)s->imm,
+		.inv_rkey = s->imm,
+		.va = s->va,
+	};
+	if (!s->ack)
+		return 1;
+	h[1] = (struct roce_hdr){ .mig_req = true, .pkey = ROCE_PKEY_DEFAULT };
+	ack_fill(&h[1], ROCE_RC, qp->dest_qpn, rsp_ack_psn(qp), qp->rsp.msn);
+	return 2;
+}
+
+void roce_small_end(struct roce_small *s, unsigned taken, uint64_t now_ns)
+{
+	struct roce_qp *qp = s->qp;
+
+	if (taken > s->sent) {
+		small_sent(qp);
+		if (s->ack) {
+			rsp_ack_sent(qp);
+			qp->stats.tx_pkts++;
+		}
+		if (s->timed) {
+			cc_sample_begin(qp, false, now_ns);
+			if (qp->req.unarmed)
+				req_arm(qp, now_ns);
+		}
+	}
 	small_put_key(s);
 }
 

@@ -293,6 +293,15 @@ uint32_t rsp_ack_psn(const struct roce_qp *qp)
 	return psn_add(qp->rsp.epsn, PSN_MASK - qp->rsp.ack_back);
 }
 
+void rsp_ack_sent(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->ack_held)
+		rsp_hold_done(qp, true);
+	r->ack_pending = r->nak_last = false;
+}
+
 static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;

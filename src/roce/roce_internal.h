@@ -523,6 +523,8 @@ static inline bool rsp_owes_ack(const struct roce_qp *qp)
  * whether it has left behind one (found), or was waited for in vain. */
 bool rsp_hold(struct roce_qp *qp);
 void rsp_hold_done(struct roce_qp *qp, bool found);
+/* All that was owed, which is an ACK, has left behind a request. */
+void rsp_ack_sent(struct roce_qp *qp);
 /* Whether a NAK waits to be sent that ends the connection. */
 bool rsp_refusing(const struct roce_qp *qp);
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
@@ -561,6 +563,13 @@ static inline struct roce_pkt *batch_open(struct roce_batch *b)
 	return p;
 }
 
+/* A17.4.5.2: the flow label, where the program gives one, picks the UDP source
+ * port; else each QP has its own. */
+static inline uint32_t flow_hash(const struct roce_path *path, uint32_t seed)
+{
+	return path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 : seed;
+}
+
 static inline void batch_push(struct roce_batch *b, struct roce_pkt *p,
 			      const struct roce_path *path, uint32_t seed)
 {
@@ -568,10 +577,7 @@ static inline void batch_push(struct roce_batch *b, struct roce_pkt *p,
 	p->niov = (uint16_t)(b->data.n - p->iov);
 	p->last_psn = p->h.psn;
 	p->path = path;
-	/* A17.4.5.2: the flow label, where the program gives one, picks the
-	 * UDP source port; else each QP has its own. */
-	p->hash =
-		path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 : seed;
+	p->hash = flow_hash(path, seed);
 	b->n++;
 }
 

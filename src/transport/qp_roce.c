@@ -66,11 +66,12 @@ void shca_qp_kill(struct shca_qp *qp)
 }
 
 /* engine_send_small(), where it is not recorded. */
-static inline unsigned send_small(struct shca_qp *qp, bool posted)
+static inline unsigned send_small(struct shca_qp *qp, bool posted,
+				  uint64_t *now)
 {
 	if (tracing())
-		return shca_record_small(qp, posted);
-	return engine_send_small(&qp->sched, roce_qp(qp->core));
+		return shca_record_small(qp, posted, now);
+	return engine_send_small(&qp->sched, roce_qp(qp->core), now);
 }
 
 static inline size_t qp_roce_send_batch(struct shca_qp *qp,
@@ -130,7 +131,8 @@ __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 			now = clock_ns();
 		if (!shca_qp_goes_on(qp, round, all))
 			return;
-		if (send_small(qp, false))
+		if (core->sq.nxt != core->sq.tail &&
+		    send_small(qp, false, &now))
 			continue;
 		engine_limits(&qp->sched, core, &b);
 		roce_tx(r, &b, now);
@@ -172,13 +174,14 @@ static inline void send_posted(struct qp *core)
 {
 	const struct qp_sq *sq = &core->sq;
 	struct shca_qp *qp = core->owner;
+	uint64_t now = 0;
 
 	if (sq->nxt != sq->tail &&
 	    !qp_direct_kind(core, qp_sq_slot(sq, sq->nxt))) {
 		qp->remote.tail = sq->tail;
-		send_small(qp, true);
+		send_small(qp, true, &now);
 	}
-	qp_roce_flush(core, 0, false);
+	qp_roce_flush(core, now, false);
 }
 
 static int qp_roce_post_send(struct qp *core, struct ibv_send_wr *wr,

@@ -52,12 +52,13 @@ void shca_record_srq_recv(uint32_t handle, const struct ibv_recv_wr *wr)
 	trace_put(TRACE_POST_RECV, 0, handle, wr->wr_id, 0, length_of(wr), 0);
 }
 
-unsigned shca_record_small(struct shca_qp *qp, bool posted)
+unsigned shca_record_small(struct shca_qp *qp, bool posted, uint64_t *now)
 {
 	const struct qp *core = qp->core;
 	const uint64_t ns = posted ? TRACE_LAST : trace_now();
 	const uint32_t from = core->sq.nxt;
-	const unsigned n = engine_send_small(&qp->sched, roce_qp(qp->core));
+	const unsigned n =
+		engine_send_small(&qp->sched, roce_qp(qp->core), now);
 
 	for (unsigned i = 0; i < n; i++) {
 		const struct qp_wqe *w = qp_sq_slot(&core->sq, from + i);

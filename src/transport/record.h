@@ -23,7 +23,7 @@ void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr);
 /* A receive for an SRQ, whose lock is held. */
 void shca_record_srq_recv(uint32_t handle, const struct ibv_recv_wr *wr);
 /* engine_send_small() and engine_send(), recorded. posted: at once. */
-unsigned shca_record_small(struct shca_qp *qp, bool posted);
+unsigned shca_record_small(struct shca_qp *qp, bool posted, uint64_t *now);
 size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
 			int *err);
 /* roce_direct() and roce_expire(), recorded. */

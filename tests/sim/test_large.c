@@ -554,7 +554,7 @@ static void small_requests(void **state)
 	assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
 	sge.length = 5000; /* it is two packets */
 	assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
-	assert_true(roce_small_begin(p.a->qp, &s));
+	assert_true(roce_small_begin(p.a->qp, &s, false));
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(s.opcode,
 				 i ? ROCE_SEND_ONLY : ROCE_WRITE_ONLY);
@@ -567,14 +567,14 @@ static void small_requests(void **state)
 		assert_ptr_equal(s.data, p.a->node->mem);
 		assert_int_equal(s.next(&s), !i);
 	}
-	roce_small_end(&s, 2);
+	roce_small_end(&s, 2, 0);
 	assert_true(roce_tx_unarmed(p.a->qp));
 	b.max_payload = b.max_copy = 0;
 	roce_tx(p.a->qp, &b, p.sim->now);
 	assert_true(b.n > 1 && b.pkt[0].h.psn == psn_add(psn, 2));
 	roce_tx_done(p.a->qp, &b, 0, p.sim->now);
 	/* The link is busy. */
-	assert_false(roce_small_begin(p.a->qp, &s));
+	assert_false(roce_small_begin(p.a->qp, &s, false));
 	roce_acked(p.a->qp, psn_add(psn, 1), false, 0);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	expect(p.a->send, IBV_WC_SUCCESS);
