@@ -2,6 +2,7 @@
  * fabric.c - nodes, ports and links, and who has which GUID and LID
  */
 #include "fabric_internal.h"
+#include "sa.h"
 
 #include "base/hash64.h"
 
@@ -57,6 +58,11 @@ struct node *fabric_node(const struct fabric *f, uint64_t guid)
 	return map_get(&f->by_node, guid);
 }
 
+struct port *fabric_port_of(const struct fabric *f, uint64_t guid)
+{
+	return map_get(&f->by_port, guid);
+}
+
 int fabric_set_port_guid(struct fabric *f, struct port *p, uint64_t guid)
 {
 	if (p->guid || map_get(&f->by_port, guid))
@@ -103,6 +109,7 @@ void fabric_free(struct fabric *f)
 	if (!f)
 		return;
 	route_forget(f);
+	sa_joined_free(f);
 	for (size_t i = 0; i < f->nnodes; i++)
 		node_free(f->nodes[i]);
 	free(f->nodes);

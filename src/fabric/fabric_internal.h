@@ -96,7 +96,7 @@ struct fabric {
 	struct port *sm; /* where the subnet manager is */
 	uint16_t sm_lid;
 	bool settled;
-	struct groups *groups; /* of multicast, and services: sa.c */
+	struct joined *joined; /* to groups, and services: sa_joined.c */
 };
 
 /* ---- fabric.c */
@@ -110,6 +110,7 @@ struct link_rate {
 struct node *fabric_add_node(struct fabric *f, unsigned type, uint64_t guid,
 			     unsigned nports, char *why, size_t size);
 struct node *fabric_node(const struct fabric *f, uint64_t guid);
+struct port *fabric_port_of(const struct fabric *f, uint64_t guid);
 /* -1: another port has it. */
 int fabric_set_port_guid(struct fabric *f, struct port *p, uint64_t guid);
 /* -1: another port has one of them, or they are no unicast LIDs. */
@@ -148,6 +149,10 @@ void route_forget(struct fabric *f);
 /* Where a datagram for the LID arrives that leaves port p, or NULL. At a switch:
  * its port 0. */
 struct port *route_lid(struct fabric *f, struct port *p, unsigned lid);
+/* The same; pass is called with each port that it leaves. */
+struct port *route_lid_by(struct fabric *f, struct port *p, unsigned lid,
+			  void (*pass)(void *arg, const struct port *p),
+			  void *arg);
 
 /* ---- management datagrams */
 
@@ -188,6 +193,20 @@ ssize_t gmp_request(struct fabric *f, const struct fabric_env *env,
 
 /* ---- sma.c */
 
+enum sma_attr {
+	SMA_NODE_DESCRIPTION = 0x10,
+	SMA_NODE_INFO = 0x11,
+	SMA_SWITCH_INFO = 0x12,
+	SMA_GUID_INFO = 0x14,
+	SMA_PORT_INFO = 0x15,
+	SMA_PKEY_TABLE = 0x16,
+	SMA_SL_TO_VL = 0x17,
+	SMA_VL_ARBITRATION = 0x18,
+	SMA_LINEAR_FORWARDING = 0x19,
+	SMA_MULTICAST_FORWARDING = 0x1b,
+	SMA_SM_INFO = 0x20,
+};
+
 /* A Get or Set at the agent of port p's node, where it arrived; writes the 64
  * bytes of data. Returns a status, or -1: there is no answer. */
 int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
@@ -199,5 +218,9 @@ int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
  * FABRIC_ELSEWHERE. */
 int pma_answer(const struct fabric_env *env, struct port *p, unsigned method,
 	       unsigned attr, uint8_t *data);
+
+/* ---- sa.c */
+ssize_t sa_request(struct fabric *f, const struct fabric_env *env,
+		   struct port *from, const uint8_t *mad, void **out);
 
 #endif

@@ -77,6 +77,9 @@ ssize_t gmp_request(struct fabric *f, const struct fabric_env *env,
 		return FABRIC_NOBODY;
 	if (class == CLASS_PERF && agents)
 		return perf_request(env, to, mad, out);
+	if (class == CLASS_SA && to == f->sm &&
+	    (agents || method == METHOD_GET_TABLE || method == METHOD_DELETE))
+		return sa_request(f, env, port_management(from), mad, out);
 	if (to->node->host || to == port_management(from))
 		return FABRIC_ELSEWHERE;
 	if (class == CLASS_PING && method == METHOD_GET &&

@@ -105,16 +105,26 @@ unsigned route_lft(struct fabric *f, struct node *sw, unsigned lid)
 	return sw->sw.lft ? sw->sw.lft[lid] : min_hop(f, sw, lid);
 }
 
-struct port *route_lid(struct fabric *f, struct port *p, unsigned lid)
+/* The other end of a link that is active at both. */
+static struct port *
+cross(struct port *p, void (*pass)(void *arg, const struct port *p), void *arg)
+{
+	if (!link_active(p) || !link_active(p->peer))
+		return NULL;
+	if (pass)
+		pass(arg, p);
+	return p->peer;
+}
+
+struct port *route_lid_by(struct fabric *f, struct port *p, unsigned lid,
+			  void (*pass)(void *arg, const struct port *p),
+			  void *arg)
 {
 	if (port_has_lid(port_management(p), lid))
 		return port_management(p);
-	if (p->node->type != FABRIC_SWITCH) {
-		if (!link_active(p) || !link_active(p->peer))
-			return NULL;
-		p = p->peer;
-	}
-	for (unsigned hop = 0; hop < HOPS_MAX; hop++) {
+	if (p->node->type != FABRIC_SWITCH)
+		p = cross(p, pass, arg);
+	for (unsigned hop = 0; p && hop < HOPS_MAX; hop++) {
 		struct node *n = p->node;
 		unsigned out;
 
@@ -123,10 +133,14 @@ struct port *route_lid(struct fabric *f, struct port *p, unsigned lid)
 		if (n->type != FABRIC_SWITCH)
 			return NULL;
 		out = route_lft(f, n, lid);
-		if (!out || out > n->nports || !link_active(&n->ports[out]) ||
-		    !link_active(n->ports[out].peer))
+		if (!out || out > n->nports)
 			return NULL;
-		p = n->ports[out].peer;
+		p = cross(&n->ports[out], pass, arg);
 	}
 	return NULL;
+}
+
+struct port *route_lid(struct fabric *f, struct port *p, unsigned lid)
+{
+	return route_lid_by(f, p, lid, NULL, NULL);
 }

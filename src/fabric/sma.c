@@ -13,20 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum smp_attr {
-	ATTR_NODE_DESCRIPTION = 0x10,
-	ATTR_NODE_INFO = 0x11,
-	ATTR_SWITCH_INFO = 0x12,
-	ATTR_GUID_INFO = 0x14,
-	ATTR_PORT_INFO = 0x15,
-	ATTR_PKEY_TABLE = 0x16,
-	ATTR_SL_TO_VL = 0x17,
-	ATTR_VL_ARBITRATION = 0x18,
-	ATTR_LINEAR_FORWARDING = 0x19,
-	ATTR_MULTICAST_FORWARDING = 0x1b,
-	ATTR_SM_INFO = 0x20,
-};
-
 /* What an agent's function is asked: m says whether to set, of which part. */
 struct sma_request {
 	struct fabric *f;
@@ -392,30 +378,30 @@ int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
 	if (!key_fits(p, r.set, m_key, &hide))
 		return -1;
 	switch (attr) {
-	case ATTR_NODE_DESCRIPTION:
+	case SMA_NODE_DESCRIPTION:
 		return node_description(&r);
-	case ATTR_NODE_INFO:
+	case SMA_NODE_INFO:
 		return node_info(&r);
-	case ATTR_SWITCH_INFO:
+	case SMA_SWITCH_INFO:
 		return switch_info(&r);
-	case ATTR_GUID_INFO:
+	case SMA_GUID_INFO:
 		return guid_info(&r);
-	case ATTR_PORT_INFO:
+	case SMA_PORT_INFO:
 		status = port_info(&r);
 		if (hide)
 			pi_put(data, PI_M_KEY, 0);
 		return status;
-	case ATTR_PKEY_TABLE:
+	case SMA_PKEY_TABLE:
 		return pkey_table(&r);
-	case ATTR_SL_TO_VL:
+	case SMA_SL_TO_VL:
 		return sl_to_vl(&r);
-	case ATTR_VL_ARBITRATION:
+	case SMA_VL_ARBITRATION:
 		return vl_arbitration(&r);
-	case ATTR_LINEAR_FORWARDING:
+	case SMA_LINEAR_FORWARDING:
 		return linear_forwarding(&r);
-	case ATTR_MULTICAST_FORWARDING:
+	case SMA_MULTICAST_FORWARDING:
 		return multicast_forwarding(&r);
-	case ATTR_SM_INFO:
+	case SMA_SM_INFO:
 		return sm_info(&r);
 	default:
 		return MAD_BAD_ATTRIBUTE;
