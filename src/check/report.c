@@ -183,7 +183,7 @@ void check_reports_forked(void)
 static bool is_ours(const char *file)
 {
 	static const char *const ours[] = { "libsofthca.so", "libibverbs.so",
-					    "librdmacm.so" };
+					    "librdmacm.so", "libibumad.so" };
 	const char *base = strrchr(file, '/');
 
 	base = base ? base + 1 : file;

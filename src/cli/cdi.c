@@ -126,9 +126,9 @@ static void add_environment(struct json *j)
 static int add_ours(struct json *j, const char *libdir, const char *dir)
 {
 	static const char *const names[] = {
-		"libibverbs.so.1",   "libibverbs.so",   "librdmacm.so.1",
-		"librdmacm.so",      "libsofthca.so.0", "libsofthca-shim.so",
-		"librspreload.so.1",
+		"libibverbs.so.1", "libibverbs.so",      "librdmacm.so.1",
+		"librdmacm.so",    "libibumad.so.3",     "libibumad.so",
+		"libsofthca.so.0", "libsofthca-shim.so", "librspreload.so.1",
 	};
 	char path[PATH_MAX + 64], file[PATH_MAX];
 

@@ -25,8 +25,9 @@
 void check_libraries(struct doctor *d, struct finding *f)
 {
 	static const char *const names[] = {
-		"libibverbs.so.1", "libibverbs.so",   "librdmacm.so.1",
-		"librdmacm.so",    "libsofthca.so.0", "libsofthca-shim.so",
+		"libibverbs.so.1", "libibverbs.so",      "librdmacm.so.1",
+		"librdmacm.so",    "libibumad.so.3",     "libibumad.so",
+		"libsofthca.so.0", "libsofthca-shim.so",
 	};
 	struct libdir_why why;
 	size_t i;
@@ -123,7 +124,8 @@ static bool probe_value(const char *out, const char *name, char *buf,
 }
 
 static const char *const probed[] = { "libibverbs.so.1", "libibverbs.so",
-				      "librdmacm.so.1", "librdmacm.so" };
+				      "librdmacm.so.1",  "librdmacm.so",
+				      "libibumad.so.3",  "libibumad.so" };
 
 static void print_mapped(const char *name)
 {
@@ -206,8 +208,8 @@ void check_loader(struct doctor *d, struct finding *f)
 		FIX(f, "find what resets LD_LIBRARY_PATH or LD_PRELOAD, such "
 		       "as a wrapper script");
 	else
-		TEXT(f, "programs under softhca run get our libibverbs and "
-			"librdmacm");
+		TEXT(f, "programs under softhca run get our libibverbs, "
+			"librdmacm and libibumad");
 }
 
 void check_shim(struct doctor *d, struct finding *f)

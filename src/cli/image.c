@@ -52,10 +52,10 @@ static uint64_t sum_of(const char *path)
 
 static bool is_ours(const char *path)
 {
-	static const char *const names[] = { "libsofthca.so.0", "libsofthca-",
-					     "libibverbs.so.1",
-					     "librdmacm.so.1",
-					     "librspreload.so" };
+	static const char *const names[] = {
+		"libsofthca.so.0", "libsofthca-",    "libibverbs.so.1",
+		"librdmacm.so.1",  "libibumad.so.3", "librspreload.so"
+	};
 	const char *name = strrchr(path, '/');
 
 	for (size_t i = 0; name && i < sizeof(names) / sizeof(names[0]); i++)

@@ -47,12 +47,45 @@ struct job_option {
 	void (*set)(const struct job_option *o, const char *arg);
 };
 
-static const char *const preloads[] = {
-	"libibverbs.so.1", "librdmacm.so.1", "libsofthca-shim.so",
-	"librspreload.so.1", /* the last: only with --sockets */
+static bool sockets;
+
+static bool is_set(const char *variable)
+{
+	const char *value = getenv(variable);
+
+	return value && *value && strcmp(value, "0") != 0;
+}
+
+static bool infiniband_asked(void)
+{
+	return is_set("SOFTHCA_INFINIBAND");
+}
+
+static bool sockets_asked(void)
+{
+	return sockets;
+}
+
+/* Each takes every program's start some time. Those that load libibumad otherwise
+ * get ours by LD_LIBRARY_PATH. */
+static const struct {
+	const char *soname;
+	bool (*wanted)(void); /* NULL: always */
+} preloads[] = {
+	{ "libibverbs.so.1", NULL },
+	{ "librdmacm.so.1", NULL },
+	{ "libibumad.so.3", infiniband_asked },
+	{ "libsofthca-shim.so", NULL },
+	{ "librspreload.so.1", sockets_asked },
 };
 
-static bool sockets;
+#define PRELOADS (sizeof(preloads) / sizeof(preloads[0]))
+
+static bool is_wanted(size_t i)
+{
+	return !preloads[i].wanted || preloads[i].wanted();
+}
+
 static bool record_anew; /* --pcap was given */
 
 static void bad_value(const char *fmt, ...)
@@ -243,13 +276,6 @@ static void set_infiniband(const struct job_option *o, const char *arg)
 	set_variable(o->variable, arg ? arg : "only");
 }
 
-static bool iwarp_asked(void)
-{
-	const char *mode = getenv("SOFTHCA_IWARP");
-
-	return mode && *mode && strcmp(mode, "0") != 0;
-}
-
 /* What is done to packets is not done to TCP's. */
 static void warn_iwarp(void)
 {
@@ -263,7 +289,7 @@ static void warn_iwarp(void)
 		  "packets are TCP's (tc-netem(8))" },
 	};
 
-	if (!iwarp_asked())
+	if (!is_set("SOFTHCA_IWARP"))
 		return;
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
 		if (getenv(none[i].variable))
@@ -544,12 +570,13 @@ static int write_tree(const char *libdir, int fd)
  */
 static int load_libraries(const char *libdir)
 {
-	size_t i, n = sizeof(preloads) / sizeof(preloads[0]);
 	struct libdir_why why;
 	int err = libdir_load(libdir, "libsofthca.so.0", NULL, 0, &why);
 
-	for (i = 0; !err && i < n - !sockets; i++)
-		err = libdir_load(libdir, preloads[i], NULL, 0, &why);
+	for (size_t i = 0; !err && i < PRELOADS; i++)
+		if (is_wanted(i))
+			err = libdir_load(libdir, preloads[i].soname, NULL, 0,
+					  &why);
 	if (err)
 		cli_say("%s; %s", why.text, why.fix);
 	return err;
@@ -709,7 +736,7 @@ int job_environment(const struct job_place *place)
 	static const size_t size = 131072; /* the kernel's limit */
 	char tree[PATH_MAX], libdir[sizeof(tree) + sizeof("/lib")];
 	char *list;
-	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
+	size_t used;
 	bool with_tree = !place || !place->no_tree;
 	int err;
 
@@ -765,11 +792,13 @@ int job_environment(const struct job_place *place)
 	list[0] = '\0';
 	if (!keep_others(list, size, "LD_PRELOAD", ": ", libdir))
 		goto too_long;
-	for (i = 0; i < n - !sockets; i++) {
+	for (size_t i = 0; i < PRELOADS; i++) {
+		if (!is_wanted(i))
+			continue;
 		used = strlen(list);
 		if (snprintf(list + used, size - used, "%s%s/%s",
 			     used ? ":" : "", libdir,
-			     preloads[i]) >= (int)(size - used))
+			     preloads[i].soname) >= (int)(size - used))
 			goto too_long;
 	}
 	set_variable("LD_PRELOAD", list);

@@ -139,8 +139,9 @@ static int print_version(void)
 	printf("softhca %s\n"
 	       "libibverbs.so.1: %s\n"
 	       "librdmacm.so.1: %s\n"
+	       "libibumad.so.3: %s\n"
 	       "exports of rdma-core %s\n",
-	       SOFTHCA_VERSION, SOFTHCA_IBVERBS, SOFTHCA_RDMACM,
+	       SOFTHCA_VERSION, SOFTHCA_IBVERBS, SOFTHCA_RDMACM, SOFTHCA_IBUMAD,
 	       SOFTHCA_RDMA_CORE);
 	return 0;
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 const char *const program_sonames[] = { "libibverbs.so.1", "librdmacm.so.1",
-					NULL };
+					"libibumad.so.3", NULL };
 
 /* Returns 0, -EACCES if it exists but is not a program, or -ENOENT. */
 static int check_executable(const char *path)

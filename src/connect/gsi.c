@@ -28,6 +28,7 @@
 #include "base/sys.h"
 #include "os/proc.h"
 #include "transport/record.h"
+#include "verbs/ah.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -66,6 +67,7 @@ struct gsi {
 	uint64_t peers_due;
 	struct held held[HOLD_MAX];
 	const struct shca_cm_user *user; /* NULL: none */
+	const struct shca_mad_user *mads; /* NULL: none */
 
 	_Atomic bool told_user; /* of a process that has changed its own */
 
@@ -105,6 +107,14 @@ static bool is_request(const uint8_t *mad)
 	uint16_t attr = get_be16(mad + 16);
 
 	return attr == MAD_CM_REQ || attr == MAD_CM_SIDR_REQ;
+}
+
+/* Of another class than the connection manager's, and than what processes tell
+ * each other that are suspended. */
+static bool is_agents(const uint8_t *p, size_t len)
+{
+	return p && len == MAD_LEN && p[0] == MAD_BASE_VERSION &&
+	       p[1] != MAD_CLASS_CM && !move_is(p, len);
 }
 
 /*
@@ -170,7 +180,16 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 		return slot >= 0 && is_alive(g, (unsigned)slot) ? slot :
 								  -ENOENT;
 	}
-	if (!r || mad_decode(&m, p, len))
+	if (!r)
+		return -ENOENT;
+	if (is_agents(p, len)) {
+		slot = mad_is_response(p) ?
+			       owner_of_id(r, get_be32(p + MAD_TID), gid) :
+			       registry_listener(r, mad_service_of(p), gid);
+		return slot >= 0 && is_alive(g, (unsigned)slot) ? slot :
+								  -ENOENT;
+	}
+	if (mad_decode(&m, p, len))
 		return -ENOENT;
 	switch (m.attr_id) {
 	case MAD_CM_REQ:
@@ -252,6 +271,11 @@ static void flush(struct gsi *g)
 	while (cm_tx(g->cm, &m))
 		send_mad(g, &m);
 	due = cm_deadline(g->cm);
+	if (g->mads) {
+		while (g->mads->tx(g->mads->arg, clock_ns(), &m))
+			send_mad(g, &m);
+		due = min_u64(due, g->mads->deadline(g->mads->arg));
+	}
 	if (g->nheld)
 		due = min_u64(due, g->held_due);
 	if (g->e->registry && cm_stats(g->cm).conns)
@@ -368,6 +392,33 @@ static void look_again(struct gsi *g, uint64_t now)
 	g->held_due = now + HOLD_STEP_NS;
 }
 
+/*
+ * One for an agent. What nobody takes is answered as the kernel does it, so that
+ * its sender need not wait; a response is never answered.
+ */
+static void agents_rx(struct gsi *g, const struct roce_rx *pkt, uint64_t now)
+{
+	const struct shca_mad_rx rx = { .from = &pkt->sgid,
+					.to = &pkt->dgid,
+					.scope = netdev_scope(&pkt->dgid),
+					.tclass = pkt->tclass,
+					.mad = pkt->payload,
+					.now_ns = now };
+	struct cm_mad m = { .path = { .sgid = pkt->dgid,
+				      .dgid = pkt->sgid,
+				      .sgid_scope = rx.scope } };
+
+	if ((g->mads && g->mads->rx(g->mads->arg, &rx)) ||
+	    (rx.mad[MAD_METHOD] != MAD_METHOD_GET &&
+	     rx.mad[MAD_METHOD] != MAD_METHOD_SET))
+		return;
+	shca_path_place(&m.path);
+	memcpy(m.mad, rx.mad, MAD_LEN);
+	m.mad[MAD_METHOD] = MAD_METHOD_GET_RESP;
+	put_be16(m.mad + MAD_STATUS, MAD_STATUS_NOT_SUPPORTED);
+	send_mad(g, &m);
+}
+
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 {
 	struct gsi *g = to_process(e)->gsi;
@@ -395,9 +446,61 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	if (tracing() && pkt->payload)
 		shca_record_mad(TRACE_CM_IN, pkt->payload, pkt->len);
 	pthread_mutex_lock(&g->lock);
-	if (!hold(g, pkt, now))
+	if (is_agents(pkt->payload, pkt->len))
+		agents_rx(g, pkt, now);
+	else if (!hold(g, pkt, now))
 		cm_rx(g->cm, &pkt->sgid, &pkt->dgid, netdev_scope(&pkt->dgid),
 		      pkt->payload, pkt->len, now);
+	flush(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* Starts the thread, and gets numbers that messages find us by. */
+static int begin(struct engine *e)
+{
+	struct gsi *g = to_process(e)->gsi;
+	int chunk, err = engine_start(e);
+
+	if (err)
+		return err;
+	/* Who only listens may be asked what it waits for, too. */
+	to_process(e)->ops->begin(e);
+	pthread_mutex_lock(&g->bind_lock);
+	if (e->registry && !g->leased) {
+		chunk = registry_lease(e->registry);
+		err = chunk < 0 ? chunk : 0;
+		if (!err) {
+			g->chunk = (uint32_t)chunk;
+			g->leased = true;
+		}
+	}
+	pthread_mutex_unlock(&g->bind_lock);
+	return err;
+}
+
+int shca_mad_open(struct engine *e, const struct shca_mad_user *user)
+{
+	struct gsi *g = to_process(e)->gsi;
+	int err = begin(e);
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&g->lock);
+	g->mads = user;
+	pthread_mutex_unlock(&g->lock);
+	return 0;
+}
+
+uint32_t shca_mad_tid(struct engine *e)
+{
+	return to_process(e)->gsi->chunk;
+}
+
+void shca_mad_kick(struct engine *e)
+{
+	struct gsi *g = to_process(e)->gsi;
+
+	pthread_mutex_lock(&g->lock);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -617,6 +720,7 @@ void gsi_farewell(struct engine *e)
 	if (pthread_mutex_timedlock(&g->lock, &until))
 		return;
 	g->user = NULL;
+	g->mads = NULL;
 	say_goodbye(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -629,6 +733,7 @@ void gsi_fini(struct engine *e)
 	if (!g)
 		return;
 	g->user = NULL;
+	g->mads = NULL;
 	udp_on_unreachable(e->udp, NULL, NULL);
 	say_goodbye(g);
 	for (size_t i = 0; i < g->nbound; i++)
@@ -645,23 +750,11 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 {
 	struct gsi *g = to_process(e)->gsi;
 	uint32_t base = 0, mask = UINT32_MAX;
-	int chunk, err = 0;
+	int err = begin(e);
 
-	err = engine_start(e);
 	if (err)
 		return err;
-	/* Who only listens may be asked what it waits for, too. */
-	to_process(e)->ops->begin(e);
 	pthread_mutex_lock(&g->bind_lock);
-	if (e->registry && !g->leased) {
-		chunk = registry_lease(e->registry);
-		if (chunk < 0) {
-			err = chunk;
-			goto out;
-		}
-		g->chunk = (uint32_t)chunk;
-		g->leased = true;
-	}
 	if (g->leased) {
 		base = g->chunk;
 		mask = ~(QPN_BITS & ~(REGISTRY_CHUNK - 1u));
@@ -670,9 +763,8 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 	cm_configure(g->cm, ca_guid, base, mask);
 	g->user = user;
 	pthread_mutex_unlock(&g->lock);
-out:
 	pthread_mutex_unlock(&g->bind_lock);
-	return err;
+	return 0;
 }
 
 struct cm *shca_cm_lock(struct engine *e)

@@ -63,6 +63,34 @@ struct shca_cm_user {
 	void *arg;
 };
 
+/*
+ * For libibumad: what comes to QP1 and is not the connection manager's. A request
+ * is for who has reserved mad_service_id() of it (shca_cm_reserve()), a response
+ * for who has the number that its transaction ID begins with, shca_mad_tid() and
+ * 12 bits of its own. The functions are called with the lock held that
+ * shca_cm_lock() takes; rx: whether it was taken: of requests that nobody takes the
+ * sender is told. tx: a message that is due, if there is one; shca_mad_kick(): there
+ * may be.
+ */
+struct shca_mad_rx {
+	const union ibv_gid *from, *to;
+	uint32_t scope; /* of to */
+	uint8_t tclass;
+	const uint8_t *mad; /* MAD_LEN */
+	uint64_t now_ns;
+};
+
+struct shca_mad_user {
+	bool (*rx)(void *arg, const struct shca_mad_rx *rx);
+	bool (*tx)(void *arg, uint64_t now_ns, struct cm_mad *m);
+	uint64_t (*deadline)(void *arg);
+	void *arg;
+};
+
+int shca_mad_open(struct engine *e, const struct shca_mad_user *user);
+uint32_t shca_mad_tid(struct engine *e);
+void shca_mad_kick(struct engine *e);
+
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
 		 const struct shca_cm_user *user);
 struct cm *shca_cm_lock(struct engine *e);

@@ -19,8 +19,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#define FILE_VERSION 2 /* of the struct, beside the counters it has */
+
 struct counter_file {
 	_Atomic uint64_t n[COUNTER_FILE_DEVICES][STAT_COUNTERS];
+	/* What is taken off, by enum counter_port. */
+	_Atomic uint64_t off[COUNTER_FILE_DEVICES][COUNTER_PORT_N];
 };
 
 /* clang-format off */
@@ -60,9 +64,10 @@ static int sums_open(const char *tree, int flags)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/../" COUNTER_FILE_NAME "%llu-%d",
-		     tree, (unsigned long long)st.st_ino,
-		     STAT_VERSION) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path),
+		     "%s/../" COUNTER_FILE_NAME "%llu-%d.%d", tree,
+		     (unsigned long long)st.st_ino, STAT_VERSION,
+		     FILE_VERSION) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
 	fd = sys_open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
 	if (fd < 0)
@@ -129,14 +134,31 @@ bool counter_file_add(struct counter_file *s, unsigned device,
 	return more;
 }
 
+int counter_file_device(const char *name)
+{
+	static const char *const kinds[] = { "softhca%2u%n", "softib%2u%n",
+					     "softiw%2u%n" };
+	unsigned n;
+	int end;
+
+	for (int i = 0; i < 3; i++)
+		if (end = 0, sscanf(name, kinds[i], &n, &end) == 1 &&
+				     !name[end] && n < COUNTER_FILE_KIND)
+			return i * COUNTER_FILE_KIND + (int)n;
+	return -1;
+}
+
 const struct counter_name *counter_name_find(const char *path, unsigned *device)
 {
 	char name[64];
-	int end = 0;
+	int end = 0, n;
 
-	if (sscanf(path, "softhca%3u/ports/1/%n", device, &end) != 1 || !end ||
-	    *device >= COUNTER_FILE_DEVICES)
+	if (sscanf(path, "%15[a-z0-9]/ports/1/%n", name, &end) != 1 || !end)
 		return NULL;
+	n = counter_file_device(name);
+	if (n < 0)
+		return NULL;
+	*device = (unsigned)n;
 	for (unsigned i = 0; i < counter_names_n; i++) {
 		const struct counter_name *f = &counter_names[i];
 
@@ -160,19 +182,82 @@ static void ask_for_sums(const char *dir)
 	atomic_store(&asked_ns, sys_now_ns());
 }
 
+/* Which of a port's counters it is, or COUNTER_PORT_N. */
+static enum counter_port port_counter(const struct counter_name *f)
+{
+	static const char *const names[COUNTER_PORT_N] = {
+		[COUNTER_XMIT_DATA] = "port_xmit_data",
+		[COUNTER_RCV_DATA] = "port_rcv_data",
+		[COUNTER_XMIT_PKTS] = "port_xmit_packets",
+		[COUNTER_RCV_PKTS] = "port_rcv_packets",
+	};
+	int i = 0;
+
+	while (i < COUNTER_PORT_N && strcmp(f->name, names[i]) != 0)
+		i++;
+	return (enum counter_port)i;
+}
+
+static uint64_t value_in(struct counter_file *s, const struct counter_name *f,
+			 unsigned device)
+{
+	const enum counter_port p = port_counter(f);
+	uint64_t sum = 0, off = 0;
+
+	for (unsigned i = 0; i < f->count; i++)
+		sum += atomic_load_explicit(&s->n[device][f->of[i]],
+					    memory_order_relaxed);
+	sum >>= f->shift;
+	if (p < COUNTER_PORT_N)
+		off = atomic_load_explicit(&s->off[device][p],
+					   memory_order_relaxed);
+	return sum > off ? sum - off : 0;
+}
+
 uint64_t counter_name_value(const struct counter_name *f, unsigned device,
 			    const char *tree, const char *dir)
 {
 	struct counter_file *s;
-	uint64_t sum = 0;
+	uint64_t value;
 
 	ask_for_sums(dir);
 	s = sums_map(tree, O_RDONLY, PROT_READ);
 	if (!s)
 		return 0;
-	for (unsigned i = 0; i < f->count; i++)
-		sum += atomic_load_explicit(&s->n[device][f->of[i]],
-					    memory_order_relaxed);
+	value = value_in(s, f, device);
 	counter_file_close(s);
-	return sum >> f->shift;
+	return value;
+}
+
+void counter_port_get(unsigned device, const char *tree, const char *dir,
+		      uint64_t n[COUNTER_PORT_N])
+{
+	struct counter_file *s;
+	enum counter_port p;
+
+	memset(n, 0, COUNTER_PORT_N * sizeof(n[0]));
+	ask_for_sums(dir);
+	s = sums_map(tree, O_RDONLY, PROT_READ);
+	if (!s)
+		return;
+	for (unsigned i = 0; i < counter_names_n; i++) {
+		p = port_counter(&counter_names[i]);
+		if (p < COUNTER_PORT_N)
+			n[p] = value_in(s, &counter_names[i], device);
+	}
+	counter_file_close(s);
+}
+
+int counter_port_reset(unsigned device, const char *tree,
+		       const uint64_t more[COUNTER_PORT_N])
+{
+	struct counter_file *s = counter_file_open(tree);
+
+	if (!s)
+		return -EIO;
+	for (int i = 0; i < COUNTER_PORT_N; i++)
+		atomic_fetch_add_explicit(&s->off[device][i], more[i],
+					  memory_order_relaxed);
+	counter_file_close(s);
+	return 0;
 }

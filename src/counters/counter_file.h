@@ -7,7 +7,7 @@
  * sums over processes of one network namespace, so they are in a file beside the
  * tree, to which each process adds what it has counted since it last did so: when
  * it is asked (stat.h), from time to time while it sends or receives, and at its
- * end. They never go back; what a process that is killed had counted in its last
+ * end. They go back where a program resets them (perfquery -R); what a process that is killed had counted in its last
  * seconds is missing.
  */
 #ifndef SOFTHCA_COUNTERS_COUNTER_FILE_H
@@ -20,10 +20,14 @@
 /* What --sockets knows of other hosts, beside it: rspreload/silent.c. */
 #define SILENT_FILE_NAME "silent-"
 #define COUNTER_FILE_AGE_MS 10 /* how old a value may be that is shown */
-#define COUNTER_FILE_DEVICES                                                   \
-	64 /* softhca0 to softhca63; others are not counted */
+#define COUNTER_FILE_KIND 16 /* devices of one kind, softhca0 to softhca15 */
+#define COUNTER_FILE_DEVICES (3 * COUNTER_FILE_KIND)
 
 struct counter_file;
+
+/* The number of a device here, by its name (softhca0, softib0, softiw0); -1: it has
+ * none, and is not counted. */
+int counter_file_device(const char *name);
 
 /* tree: what SOFTHCA_SYSFS names. NULL: there can be none. */
 struct counter_file *counter_file_open(const char *tree);
@@ -57,5 +61,22 @@ const struct counter_name *counter_name_find(const char *path,
  */
 uint64_t counter_name_value(const struct counter_name *f, unsigned device,
 			    const char *tree, const char *dir);
+
+/*
+ * What a port has sent and received, as its performance management agent says it:
+ * data in words of four bytes. Since it was last reset: counter_port_reset() adds
+ * to what is taken off from then on, of the files above as well. 0 or -errno.
+ */
+enum counter_port {
+	COUNTER_XMIT_DATA,
+	COUNTER_RCV_DATA,
+	COUNTER_XMIT_PKTS,
+	COUNTER_RCV_PKTS,
+	COUNTER_PORT_N
+};
+void counter_port_get(unsigned device, const char *tree, const char *dir,
+		      uint64_t n[COUNTER_PORT_N]);
+int counter_port_reset(unsigned device, const char *tree,
+		       const uint64_t more[COUNTER_PORT_N]);
 
 #endif

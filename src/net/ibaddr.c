@@ -8,6 +8,7 @@
 
 /* An EUI-64, locally administered; its other half is the address. */
 #define GUID_PREFIX 0x025348cau
+#define SWITCH_PREFIX 0x025348cbu /* the other half: the subnet's address */
 #define SUBNET_PREFIX 0xfe80000000000000u
 
 static uint32_t host_mask(unsigned prefix)
@@ -45,6 +46,11 @@ uint16_t ib_sm_lid(unsigned prefix)
 uint64_t ib_guid(uint32_t addr)
 {
 	return (uint64_t)GUID_PREFIX << 32 | addr;
+}
+
+uint64_t ib_switch_guid(uint32_t addr, unsigned prefix)
+{
+	return (uint64_t)SWITCH_PREFIX << 32 | (addr & ~host_mask(prefix));
 }
 
 union ibv_gid ib_gid(uint32_t addr)

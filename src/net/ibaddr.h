@@ -56,8 +56,9 @@ uint32_t ib_lid_addr(uint32_t addr, unsigned prefix, uint16_t lid);
  * manager: the broadcast address's, or the last one. */
 uint16_t ib_sm_lid(unsigned prefix);
 
-/* In host order. */
+/* In host order. And that of the switch that a subnet's hosts hang on. */
 uint64_t ib_guid(uint32_t addr);
+uint64_t ib_switch_guid(uint32_t addr, unsigned prefix);
 union ibv_gid ib_gid(uint32_t addr);
 uint32_t ib_gid_addr(const union ibv_gid *gid);
 

@@ -168,13 +168,18 @@ static void copy_free(struct copy *c)
 static bool sums_take(struct shca_stat *st, const struct copy *c)
 {
 	bool more = false;
+	int n;
 
 	if (!st->sums || pthread_mutex_trylock(&st->sums_lock))
 		return false;
 	/* There may be none by now (shca_stat_away()). */
-	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++)
-		more |= counter_file_add(st->sums, (unsigned)c->dev[d]->index,
-					 c->dev[d]->added, c->device[d].n);
+	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++) {
+		n = counter_file_device(c->dev[d]->dev.name);
+		if (n >= 0)
+			more |= counter_file_add(st->sums, (unsigned)n,
+						 c->dev[d]->added,
+						 c->device[d].n);
+	}
 	pthread_mutex_unlock(&st->sums_lock);
 	return more;
 }

@@ -214,6 +214,10 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		       uint32_t scope, bool steered);
 void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 			 uint32_t scope);
+/* The addresses at which processes live that receive there, groups left out, also
+ * of other network namespaces; returns how many, at most max. */
+size_t registry_addrs(const struct registry *r, union ibv_gid *gids,
+		      size_t max);
 /* Whether a process lives and has a socket at this address. No lock. */
 bool registry_addr_has(const struct registry *r, unsigned slot,
 		       const union ibv_gid *gid, uint32_t scope);

@@ -248,6 +248,36 @@ void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 	tidy_row(r->file, row);
 }
 
+/* Whether a process lives that receives there, by whatever socket. */
+static bool row_is_used(const struct registry *r, unsigned row)
+{
+	const struct shared *m = r->file->m;
+
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
+		if (LOAD(&m->slot[slot].used) &&
+		    receives_at(&m->slot[slot], row) &&
+		    (slot == r->slot || regfile_slot_alive(r->file, slot)))
+			return true;
+	return false;
+}
+
+size_t registry_addrs(const struct registry *r, union ibv_gid *gids, size_t max)
+{
+	const struct shared *m = r->file->m;
+	size_t n = 0;
+
+	for (unsigned row = 0; row < REGISTRY_ADDRS && n < max; row++) {
+		const uint64_t w[2] = { LOAD(&m->addr[row].gid[0]),
+					LOAD(&m->addr[row].gid[1]) };
+
+		if ((!w[0] && !w[1]) || is_group(w[0]) || !row_is_used(r, row))
+			continue;
+		put_be64(gids[n].raw, w[0]);
+		put_be64(gids[n++].raw + 8, w[1]);
+	}
+	return n;
+}
+
 bool registry_addr_has(const struct registry *r, unsigned slot,
 		       const union ibv_gid *gid, uint32_t scope)
 {

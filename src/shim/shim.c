@@ -5,7 +5,7 @@
  * device without a character device /dev/infiniband/<name>, others read GID
  * types or list interfaces. "softhca run" has a small tree of such files written
  * (src/verbs/sysfs.c) and preloads this library, which redirects the paths below
- * three prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
+ * four prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
  * it when it is first needed. Everything else passes through after one
  * comparison. Counters of the port have a value of their own each time they are
  * opened, or read from their beginning (counters.c).
@@ -50,6 +50,7 @@
 static const char *const prefixes[] = {
 	"/sys/class/infiniband",
 	"/sys/class/infiniband_verbs",
+	"/sys/class/infiniband_mad",
 	"/dev/infiniband",
 };
 
@@ -416,7 +417,8 @@ SHIM_GLOB(glob, glob_t, dir_read, stat, lstat)
 SHIM_GLOB(glob64, glob64_t, dir_read64, stat64, lstat64)
 #endif
 
-static const char *const sonames[] = { "libibverbs.so.1", "librdmacm.so.1" };
+static const char *const sonames[] = { "libibverbs.so.1", "librdmacm.so.1",
+				       "libibumad.so.3" };
 
 #define SONAMES (sizeof(sonames) / sizeof(sonames[0]))
 #define LOADED 4

@@ -117,6 +117,11 @@ int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *attr, size_t size);
 int shca_query_port(struct shca_device *dev, uint32_t port,
 		    struct ibv_port_attr *attr);
+/* In Gb/s, by width and speed: sysfs.c. */
+double shca_port_rate(const struct ibv_port_attr *attr);
+/* What /sys and libibumad say of the board. */
+#define SHCA_HCA_TYPE "softhca"
+#define SHCA_HW_REV "0"
 /* For programs built with headers from before 2020, whose struct ends where
  * port_cap_flags2 begins: no byte more is written. */
 int shca_query_port_compat(struct ibv_context *ctx, uint32_t port,

@@ -2,7 +2,7 @@
  * sysfs.c - the files that libsofthca-shim.so shows a program
  *
  * What the kernel would show of our devices below /sys/class/infiniband,
- * /sys/class/infiniband_verbs and /dev/infiniband, as plain files and links of
+ * infiniband_verbs and infiniband_mad there, and /dev/infiniband, as plain files and links of
  * a tree (counters/sysfs_dir.h). softhca run makes it before the program
  * starts. Where nobody has, as in a container that got the libraries and two
  * variables, the shim asks for it when the program first looks there.
@@ -76,6 +76,11 @@ static unsigned int lane_count(uint8_t width)
 	return 1;
 }
 
+double shca_port_rate(const struct ibv_port_attr *attr)
+{
+	return lane_rate(attr->active_speed) * lane_count(attr->active_width);
+}
+
 /* Their values are the shim's: nothing in a tree ever changes. */
 static void describe_counters(struct sysfs_dir *t, const char *dir)
 {
@@ -121,8 +126,7 @@ static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 						     "3: Disabled");
 	sysfs_dir_file(t, dir, "link_layer",
 		       is_infiniband(h) ? "InfiniBand" : "Ethernet");
-	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)",
-		       lane_rate(p->active_speed) * lane_count(p->active_width),
+	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)", shca_port_rate(p),
 		       lane_count(p->active_width));
 	sysfs_dir_file(t, dir, "lid", "0x%x", p->lid);
 	sysfs_dir_file(t, dir, "lid_mask_count", "%d", p->lmc);
@@ -187,6 +191,8 @@ static void describe_hca(struct sysfs_dir *t, const struct shown_hca *h)
 		       (unsigned int)(guid & 0xffff));
 	sysfs_dir_file(t, dir, "fw_ver", "%s", SOFTHCA_VERSION);
 	sysfs_dir_file(t, dir, "board_id", "softhca");
+	sysfs_dir_file(t, dir, "hca_type", SHCA_HCA_TYPE);
+	sysfs_dir_file(t, dir, "hw_rev", SHCA_HW_REV);
 	/*
 	 * Neither "vendor" nor "device", the PCI identity: with a wrong one,
 	 * UCX uses code for hardware. The interfaces link to the real ones.
@@ -215,15 +221,36 @@ static void describe_hca(struct sysfs_dir *t, const struct shown_hca *h)
 	sysfs_dir_link(t, "dev/infiniband", h->dev->dev.dev_name, "/dev/null");
 }
 
+/* Management datagrams are sent by our libibumad, which opens none of this. */
+static void describe_mads(struct sysfs_dir *t, const struct shown_hca *h)
+{
+	static const char *const kinds[] = { "umad", "issm" };
+	const char *n = h->dev->dev.dev_name + strlen("uverbs");
+	char dir[64], name[32];
+
+	if (is_rnic(h))
+		return;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		snprintf(name, sizeof(name), "%s%s", kinds[i], n);
+		snprintf(dir, sizeof(dir), "sys/class/infiniband_mad/%s", name);
+		sysfs_dir_file(t, dir, "ibdev", "%s", h->dev->dev.name);
+		sysfs_dir_file(t, dir, "port", "1");
+		sysfs_dir_link(t, "dev/infiniband", name, "/dev/null");
+	}
+}
+
 static void describe_tree(struct sysfs_dir *t, const void *arg)
 {
 	const struct shown *shown = arg;
 	size_t i;
 
 	sysfs_dir_file(t, "sys/class/infiniband_verbs", "abi_version", "6");
+	sysfs_dir_file(t, "sys/class/infiniband_mad", "abi_version", "5");
 	sysfs_dir_link(t, "dev/infiniband", "rdma_cm", "/dev/null");
-	for (i = 0; i < shown->count; i++)
+	for (i = 0; i < shown->count; i++) {
 		describe_hca(t, &shown->hca[i]);
+		describe_mads(t, &shown->hca[i]);
+	}
 	/* For softhca run, where LD_PRELOAD cannot hold the true path. */
 	if (shown->libdir[0])
 		sysfs_dir_link(t, ".", "lib", shown->libdir);

@@ -23,9 +23,47 @@
 #define MAD_HDR_LEN 24
 #define MAD_BASE_VERSION 1
 #define MAD_CLASS_CM 0x07
+#define MAD_CLASS_IS_VENDOR2(c) ((c) >= 0x30 && (c) <= 0x4f) /* have an OUI */
 #define MAD_CM_CLASS_VERSION 2
+#define MAD_METHOD_GET 0x01
+#define MAD_METHOD_SET 0x02
 #define MAD_METHOD_SEND 0x03
+#define MAD_METHOD_TRAP_REPRESS 0x07
+#define MAD_METHOD_RESP 0x80 /* the bit */
+#define MAD_METHOD_GET_RESP 0x81
+#define MAD_STATUS_NOT_SUPPORTED 0x000c /* method and attribute */
 #define MAD_QP1_QKEY 0x80010000u /* of every GSI packet (10.2.5) */
+
+/* Where fields of the common header are, and the OUI of a vendor's class. */
+enum { MAD_METHOD = 3, MAD_STATUS = 4, MAD_TID = 8, MAD_OUI = 37 };
+
+/* Of requests by the method, as kernels look at it. */
+static inline bool mad_is_response(const uint8_t *p)
+{
+	return p[MAD_METHOD] & MAD_METHOD_RESP ||
+	       p[MAD_METHOD] == MAD_METHOD_TRAP_REPRESS;
+}
+
+/*
+ * By what the processes of a host find the agent that a request is for, beside the
+ * service IDs of connections: class, its version, and of a vendor's class the OUI.
+ */
+#define MAD_SERVICE_PREFIX 0x6d61640000000000u /* no port space's */
+
+static inline uint64_t mad_service_id(uint8_t class, uint8_t version,
+				      uint32_t oui)
+{
+	return MAD_SERVICE_PREFIX | (uint64_t) class << 32 |
+	       (uint32_t)version << 24 | (oui & 0xffffff);
+}
+
+static inline uint64_t mad_service_of(const uint8_t *p)
+{
+	const uint32_t oui = (uint32_t)p[MAD_OUI] << 16 |
+			     (uint32_t)p[MAD_OUI + 1] << 8 | p[MAD_OUI + 2];
+
+	return mad_service_id(p[1], p[2], MAD_CLASS_IS_VENDOR2(p[1]) ? oui : 0);
+}
 
 enum mad_attr {
 	MAD_CM_REQ = 0x10,

@@ -1332,7 +1332,8 @@ def test_version(staged):
         version = re.search(r"^project\(softhca VERSION ([0-9.]+) ", f.read(), re.M)[1]
     said = softhca("--version").stdout.split("\n")
     assert said[0] == f"softhca {version}"
-    for line, name, family in ((said[1], "libibverbs.so.1", "IBVERBS"), (said[2], "librdmacm.so.1", "RDMACM")):
+    for line, name, family in ((said[1], "libibverbs.so.1", "IBVERBS"), (said[2], "librdmacm.so.1", "RDMACM"),
+                               (said[3], "libibumad.so.3", "IBUMAD")):
         out = subprocess.run(["readelf", "-VW", f"{LIB}/{name}"], text=True, stdout=subprocess.PIPE, check=True).stdout
         defined = out.partition("Version definition section")[2].partition("Version needs section")[0]
         public = [int(n) for n in re.findall(rf"Name: {family}_1\.(\d+)\b", defined)]

@@ -1,0 +1,362 @@
+/*
+ * ca.c - which devices there are, and what is said of them
+ *
+ * The original reads /sys/class/infiniband. Ours has the devices themselves; the
+ * files that programs read say the same (verbs/sysfs.c). Devices of iWARP have no
+ * management datagrams, and are not listed.
+ */
+#include "umad_internal.h"
+
+#include "net/ibaddr.h"
+#include "os/config.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A list of those that have MADs, NULL behind the last; or NULL, and errno. */
+static struct ibv_device **ca_list(int *n)
+{
+	struct ibv_device **list;
+	int all, err = shca_device_list(&list, &all);
+
+	*n = 0;
+	if (err) {
+		errno = -err;
+		return NULL;
+	}
+	for (int i = 0; i < all; i++)
+		if (list[i]->node_type != IBV_NODE_RNIC)
+			list[(*n)++] = list[i];
+	list[*n] = NULL;
+	return list;
+}
+
+struct shca_device *ca_find(const char *name)
+{
+	struct shca_device *found = NULL;
+	struct ibv_device **list;
+	int n;
+
+	list = ca_list(&n);
+	for (int i = 0; i < n && !found; i++)
+		if (!strcmp(list[i]->name, name))
+			found = to_device(list[i]);
+	free(list);
+	return found;
+}
+
+bool ca_addr(struct shca_device *dev, struct netdev_gid *at)
+{
+	const struct netdev_gid *port;
+
+	pthread_mutex_lock(&dev->lock);
+	port = ib_port(&dev->gids);
+	if (port)
+		*at = *port;
+	pthread_mutex_unlock(&dev->lock);
+	return port && dev->naming == &shca_naming_lid &&
+	       ib_lid(ib_v4(&at->gid), at->prefix);
+}
+
+/* 1: active, 0: up, -1: not to be used, or none of InfiniBand. */
+static int port_rank(struct shca_device *dev)
+{
+	struct ibv_port_attr attr;
+
+	if (shca_query_port(dev, PORT_NUM, &attr) ||
+	    attr.link_layer != IBV_LINK_LAYER_INFINIBAND)
+		return -1;
+	if (attr.state == IBV_PORT_ACTIVE)
+		return 1;
+	return attr.phys_state == 3 ? -1 : 0;
+}
+
+/*
+ * The first port of InfiniBand that is active, else the first that is up. A port
+ * that is named together with its device is taken as it is.
+ */
+struct shca_device *ca_resolve(const char *name, int *portnum)
+{
+	struct shca_device *best = NULL;
+	struct ibv_device **list;
+	int n, rank, best_rank = -1;
+
+	if (name && *portnum)
+		return ca_find(name);
+	if (name) {
+		best = ca_find(name);
+		*portnum = PORT_NUM;
+		return best && port_rank(best) >= 0 ? best : NULL;
+	}
+	if (*portnum < 0 || *portnum > PORT_NUM)
+		return NULL;
+	list = ca_list(&n);
+	for (int i = 0; i < n; i++) {
+		rank = port_rank(to_device(list[i]));
+		if (rank <= best_rank)
+			continue;
+		best_rank = rank;
+		best = to_device(list[i]);
+	}
+	free(list);
+	*portnum = PORT_NUM;
+	return best;
+}
+
+int umad_init(void)
+{
+	DEBUG("umad_init", "umad_init");
+	return 0;
+}
+
+int umad_done(void)
+{
+	DEBUG("umad_done", "umad_done");
+	return 0;
+}
+
+/* Lists */
+
+static int by_name(const void *a, const void *b)
+{
+	const struct ibv_device *const *x = a, *const *y = b;
+
+	return strcmp((*x)->name, (*y)->name);
+}
+
+int umad_get_cas_names(char cas[][UMAD_CA_NAME_LEN], int max)
+{
+	struct ibv_device **list;
+	int n, i;
+
+	list = ca_list(&n);
+	if (list)
+		qsort(list, (size_t)n, sizeof(struct ibv_device *), by_name);
+	for (i = 0; i < n && i < max; i++)
+		snprintf(cas[i], UMAD_CA_NAME_LEN, "%.19s", list[i]->name);
+	free(list);
+	DEBUG("umad_get_cas_names", "return %d cas", i);
+	return i;
+}
+
+/* One piece of memory with its name. */
+struct node {
+	struct umad_device_node d;
+	char name[UMAD_CA_NAME_LEN];
+};
+
+struct umad_device_node *umad_get_ca_device_list(void)
+{
+	struct umad_device_node *head = NULL, **end = &head;
+	struct ibv_device **list;
+	struct node *node;
+	int n;
+
+	list = ca_list(&n);
+	if (!list)
+		return NULL;
+	errno = 0; /* none is no error */
+	for (int i = 0; i < n; i++) {
+		node = calloc(1, sizeof(*node));
+		if (!node) {
+			umad_free_ca_device_list(head);
+			head = NULL;
+			errno = ENOMEM;
+			break;
+		}
+		snprintf(node->name, sizeof(node->name), "%.19s",
+			 list[i]->name);
+		node->d.ca_name = node->name;
+		*end = &node->d;
+		end = &node->d.next;
+	}
+	free(list);
+	return head;
+}
+
+void umad_free_ca_device_list(struct umad_device_node *head)
+{
+	struct umad_device_node *next;
+
+	for (; head; head = next) {
+		next = head->next;
+		free(head); /* the first member of a struct node */
+	}
+}
+
+static int by_node_name(const void *a, const void *b)
+{
+	const struct umad_device_node *const *x = a, *const *y = b;
+
+	return strcmp((*x)->ca_name, (*y)->ca_name);
+}
+
+int umad_sort_ca_device_list(struct umad_device_node **head, size_t size)
+{
+	struct umad_device_node **node, *d;
+	size_t n = 0;
+
+	for (d = *head; d; d = d->next)
+		n++;
+	if (!size)
+		size = n;
+	/* As the original, which checks what the caller has counted. */
+	if (size != n)
+		return EINVAL;
+	if (size < 2)
+		return 0;
+	node = calloc(size, sizeof(struct umad_device_node *));
+	if (!node)
+		return ENOMEM;
+	for (d = *head, n = 0; d; d = d->next)
+		node[n++] = d;
+	qsort(node, size, sizeof(struct umad_device_node *), by_node_name);
+	for (n = 0; n + 1 < size; n++)
+		node[n]->next = node[n + 1];
+	node[size - 1]->next = NULL;
+	*head = node[0];
+	free(node);
+	return 0;
+}
+
+/* One device, one port */
+
+static int fill_port(struct shca_device *dev, umad_port_t *port)
+{
+	struct ibv_port_attr attr;
+	struct netdev_gid gid;
+	uint16_t *pkeys;
+	int err = shca_query_port(dev, PORT_NUM, &attr);
+
+	if (err)
+		return err;
+	pkeys = malloc(sizeof(*pkeys));
+	if (!pkeys)
+		return -ENOMEM;
+	*pkeys = 0xffff;
+	memset(port, 0, sizeof(*port));
+	snprintf(port->ca_name, sizeof(port->ca_name), "%.19s", dev->dev.name);
+	port->portnum = PORT_NUM;
+	port->base_lid = attr.lid;
+	port->lmc = attr.lmc;
+	port->sm_lid = attr.sm_lid;
+	port->sm_sl = attr.sm_sl;
+	port->state = attr.state;
+	port->phys_state = attr.phys_state;
+	port->rate = (unsigned)shca_port_rate(&attr);
+	port->capmask = htobe32(attr.port_cap_flags);
+	if (!shca_gid(dev, PORT_NUM, 0, &gid)) {
+		memcpy(&port->gid_prefix, gid.gid.raw, 8);
+		memcpy(&port->port_guid, gid.gid.raw + 8, 8);
+	}
+	port->pkeys_size = 1;
+	port->pkeys = pkeys;
+	snprintf(port->link_layer, sizeof(port->link_layer), "%s",
+		 attr.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" :
+								"Ethernet");
+	return 0;
+}
+
+static int failed(int err)
+{
+	errno = -err;
+	return err;
+}
+
+int umad_get_port(const char *ca_name, int portnum, umad_port_t *port)
+{
+	struct shca_device *dev = ca_resolve(ca_name, &portnum);
+	int err;
+
+	DEBUG("umad_get_port", "ca_name %s portnum %d",
+	      ca_name ? ca_name : "(null)", portnum);
+	if (!dev)
+		return failed(-ENODEV);
+	if (portnum != PORT_NUM)
+		return failed(-EINVAL);
+	err = fill_port(dev, port);
+	return err ? failed(err) : 0;
+}
+
+int umad_release_port(umad_port_t *port)
+{
+	free(port->pkeys);
+	port->pkeys = NULL;
+	port->pkeys_size = 0;
+	return 0;
+}
+
+int umad_get_ca(const char *ca_name, umad_ca_t *ca)
+{
+	int err, portnum = 0;
+	struct shca_device *dev =
+		ca_name ? ca_find(ca_name) : ca_resolve(NULL, &portnum);
+	umad_port_t *port;
+
+	DEBUG("umad_get_ca", "ca_name %s", ca_name ? ca_name : "(null)");
+	if (!dev)
+		return failed(-ENODEV);
+	port = calloc(1, sizeof(*port));
+	err = port ? fill_port(dev, port) : -ENOMEM;
+	if (err) {
+		free(port);
+		return failed(err);
+	}
+	memset(ca, 0, sizeof(*ca));
+	snprintf(ca->ca_name, sizeof(ca->ca_name), "%.19s", dev->dev.name);
+	ca->node_type = (unsigned)dev->dev.node_type;
+	ca->numports = PORT_NUM;
+	snprintf(ca->fw_ver, sizeof(ca->fw_ver), "%s", SOFTHCA_VERSION);
+	snprintf(ca->ca_type, sizeof(ca->ca_type), "%s", SHCA_HCA_TYPE);
+	snprintf(ca->hw_ver, sizeof(ca->hw_ver), "%s", SHCA_HW_REV);
+	ca->node_guid = dev->guid;
+	ca->system_guid = dev->guid;
+	ca->ports[PORT_NUM] = port;
+	return 0;
+}
+
+int umad_release_ca(umad_ca_t *ca)
+{
+	for (size_t i = 0; i < UMAD_CA_MAX_PORTS; i++) {
+		if (!ca->ports[i])
+			continue;
+		umad_release_port(ca->ports[i]);
+		free(ca->ports[i]);
+		ca->ports[i] = NULL;
+	}
+	return 0;
+}
+
+int umad_get_ca_portguids(const char *ca_name, __be64 *portguids, int max)
+{
+	umad_ca_t ca;
+	int err = umad_get_ca(ca_name, &ca), n;
+
+	DEBUG("umad_get_ca_portguids", "ca name %s max port guids %d",
+	      ca_name ? ca_name : "(null)", max);
+	if (err)
+		return err;
+	n = ca.numports + 1;
+	if (portguids && n > max)
+		n = -ENOMEM;
+	for (int i = 0; portguids && i < n; i++)
+		portguids[i] = ca.ports[i] ? ca.ports[i]->port_guid : 0;
+	umad_release_ca(&ca);
+	return n < 0 ? failed(n) : n;
+}
+
+int umad_get_issm_path(const char *ca_name, int portnum, char path[], int max)
+{
+	struct shca_device *dev = ca_resolve(ca_name, &portnum);
+
+	if (!dev)
+		return failed(-ENODEV);
+	if (portnum != PORT_NUM)
+		return failed(-EINVAL);
+	snprintf(path, (size_t)max, "/dev/infiniband/issm%s",
+		 dev->dev.dev_name + strlen("uverbs"));
+	return 0;
+}
