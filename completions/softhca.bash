@@ -51,7 +51,7 @@ _softhca()
 	--format:*) COMPREPLY=($(compgen -W 'sh github docker json k8s' -- "$cur")) ;;
 	--part-id:*) COMPREPLY=($(compgen -W '4129' -- "$cur")) ;;
 	--peer:* | -p:*) COMPREPLY=($(compgen -A hostname -- "$cur")) ;;
-	*:FILE) compopt -o filenames 2>/dev/null
+	*:FILE | *:FILE'['*) compopt -o filenames 2>/dev/null
 		COMPREPLY=($(compgen -f -- "$cur")) ;;
 	*:DIR) compopt -o filenames 2>/dev/null
 		COMPREPLY=($(compgen -d -- "$cur")) ;;

@@ -11,8 +11,10 @@
 #include "cli/job.h"
 #include "check/options.h"
 #include "cli/cli.h"
+#include "fabric/fabric.h"
 #include "faults/faults.h"
 #include "os/config.h"
+#include "os/file.h"
 #include "os/options.h"
 #include "trace/pcap.h"
 
@@ -334,6 +336,36 @@ static void set_faults(const struct job_option *o, const char *arg)
 		bad_value("--faults: %s", why);
 	faults_free(f);
 	set_variable(o->variable, full);
+}
+
+/* As every process will. A fabric is InfiniBand's. */
+static void set_fabric(const struct job_option *o, const char *arg)
+{
+	char path[PATH_MAX], full[PATH_MAX], value[2 * PATH_MAX], why[1024];
+	const char *node = file_and_word(arg, path);
+	struct fabric *f = fabric_new();
+	struct fabric_port port;
+	size_t len;
+	char *text;
+
+	text = realpath(path, full) ?
+		       file_read_all(full, FABRIC_TEXT_MAX, &len) :
+		       NULL;
+	if (!text || !f)
+		bad_value("--fabric %s: %s", path, strerror(errno));
+	if (fabric_read(f, path, text, len, why, sizeof(why)))
+		bad_value("--fabric: %s", why);
+	if (node && fabric_port_named(f, node, 0, &port))
+		bad_value("--fabric: %s has no node %s: name one by its ID "
+			  "(\"H-...\", \"S-...\") or its description",
+			  path, node);
+	free(text);
+	fabric_free(f);
+	snprintf(value, sizeof(value), "%s%s%s", full, node ? "@" : "",
+		 node ? node : "");
+	set_variable(o->variable, value);
+	if (!infiniband_asked())
+		set_variable("SOFTHCA_INFINIBAND", "only");
 }
 
 /* A file to write. Made absolute, since the program may change its directory. */

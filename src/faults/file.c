@@ -9,6 +9,7 @@
 
 #include "base/path.h"
 #include "base/sys.h"
+#include "os/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,31 +20,6 @@
 
 #define LOG_MAX (8u << 20)
 
-/* All of a file, however long it says it is. Returns NULL with errno. */
-static char *read_all(const char *path, size_t *len)
-{
-	const int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-	const size_t size = FAULTS_MAX_BYTES + 1;
-	char *text = fd >= 0 ? malloc(size) : NULL;
-	ssize_t got = 1;
-
-	*len = 0;
-	while (text && *len < size &&
-	       (got = sys_read(fd, text + *len, size - *len)) > 0)
-		*len += (size_t)got;
-	if (got < 0) {
-		free(text);
-		text = NULL;
-	}
-	if (fd >= 0) {
-		const int err = errno;
-
-		sys_close(fd);
-		errno = err;
-	}
-	return text;
-}
-
 struct faults *faults_load(const char *path, char *why, size_t size)
 {
 	struct faults *f;
@@ -52,7 +28,7 @@ struct faults *faults_load(const char *path, char *why, size_t size)
 	size_t len;
 	int n;
 
-	text = read_all(path, &len);
+	text = file_read_all(path, FAULTS_MAX_BYTES, &len);
 	if (!text) {
 		snprintf(why, size, "%s: %s", path, sys_strerror(errno));
 		return NULL;

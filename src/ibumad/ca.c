@@ -7,6 +7,8 @@
  */
 #include "umad_internal.h"
 
+#include "base/bytes.h"
+#include "fabric/fabric.h"
 #include "net/ibaddr.h"
 #include "os/config.h"
 
@@ -61,11 +63,37 @@ bool ca_addr(struct shca_device *dev, struct netdev_gid *at)
 	       ib_lid(ib_v4(&at->gid), at->prefix);
 }
 
+bool ca_port(struct shca_device *dev, int portnum, uint64_t *guid)
+{
+	struct fabric_port at;
+	struct netdev_gid gid;
+
+	if (portnum >= 0 && fabric_stands(dev, (unsigned)portnum, &at)) {
+		*guid = at.port_guid;
+		return at.num == portnum;
+	}
+	*guid = 0;
+	if (!shca_gid(dev, PORT_NUM, 0, &gid))
+		*guid = get_be64(gid.gid.raw + 8);
+	return portnum == PORT_NUM && !fabric_stands(dev, 0, &at);
+}
+
+/* That of a simulated node, or the device's only one. */
+static int first_port(struct shca_device *dev)
+{
+	struct fabric_port at;
+
+	return fabric_stands(dev, 0, &at) ? at.num : PORT_NUM;
+}
+
 /* 1: active, 0: up, -1: not to be used, or none of InfiniBand. */
 static int port_rank(struct shca_device *dev)
 {
 	struct ibv_port_attr attr;
+	struct fabric_port at;
 
+	if (fabric_stands(dev, 0, &at))
+		return at.state == IBV_PORT_ACTIVE;
 	if (shca_query_port(dev, PORT_NUM, &attr) ||
 	    attr.link_layer != IBV_LINK_LAYER_INFINIBAND)
 		return -1;
@@ -88,11 +116,11 @@ struct shca_device *ca_resolve(const char *name, int *portnum)
 		return ca_find(name);
 	if (name) {
 		best = ca_find(name);
-		*portnum = PORT_NUM;
-		return best && port_rank(best) >= 0 ? best : NULL;
+		if (!best || port_rank(best) < 0)
+			return NULL;
+		*portnum = first_port(best);
+		return best;
 	}
-	if (*portnum < 0 || *portnum > PORT_NUM)
-		return NULL;
 	list = ca_list(&n);
 	for (int i = 0; i < n; i++) {
 		rank = port_rank(to_device(list[i]));
@@ -102,7 +130,8 @@ struct shca_device *ca_resolve(const char *name, int *portnum)
 		best = to_device(list[i]);
 	}
 	free(list);
-	*portnum = PORT_NUM;
+	if (best && !*portnum)
+		*portnum = first_port(best);
 	return best;
 }
 
@@ -224,22 +253,39 @@ int umad_sort_ca_device_list(struct umad_device_node **head, size_t size)
 
 /* One device, one port */
 
-static int fill_port(struct shca_device *dev, umad_port_t *port)
+/* PortInfo counts the extended speeds anew. */
+static unsigned rate_of(const struct fabric_port *at)
+{
+	const struct ibv_port_attr attr = {
+		.active_width = at->width,
+		.active_speed = at->speed_ext ? (uint8_t)(at->speed_ext << 4) :
+						at->speed,
+	};
+
+	return (unsigned)shca_port_rate(&attr);
+}
+
+static void fill_simulated(const struct fabric_port *at, umad_port_t *port)
+{
+	port->base_lid = at->lid;
+	port->lmc = at->lmc;
+	port->sm_lid = at->sm_lid;
+	port->sm_sl = at->sm_sl;
+	port->state = at->state;
+	port->phys_state = at->phys_state;
+	port->rate = rate_of(at);
+	port->capmask = htobe32(at->cap_mask);
+	port->gid_prefix = htobe64(at->gid_prefix);
+	port->port_guid = htobe64(at->port_guid);
+	snprintf(port->link_layer, sizeof(port->link_layer), "InfiniBand");
+}
+
+static void fill_own(struct shca_device *dev, umad_port_t *port)
 {
 	struct ibv_port_attr attr;
 	struct netdev_gid gid;
-	uint16_t *pkeys;
-	int err = shca_query_port(dev, PORT_NUM, &attr);
 
-	if (err)
-		return err;
-	pkeys = malloc(sizeof(*pkeys));
-	if (!pkeys)
-		return -ENOMEM;
-	*pkeys = 0xffff;
-	memset(port, 0, sizeof(*port));
-	snprintf(port->ca_name, sizeof(port->ca_name), "%.19s", dev->dev.name);
-	port->portnum = PORT_NUM;
+	shca_query_port(dev, PORT_NUM, &attr);
 	port->base_lid = attr.lid;
 	port->lmc = attr.lmc;
 	port->sm_lid = attr.sm_lid;
@@ -252,11 +298,29 @@ static int fill_port(struct shca_device *dev, umad_port_t *port)
 		memcpy(&port->gid_prefix, gid.gid.raw, 8);
 		memcpy(&port->port_guid, gid.gid.raw + 8, 8);
 	}
-	port->pkeys_size = 1;
-	port->pkeys = pkeys;
 	snprintf(port->link_layer, sizeof(port->link_layer), "%s",
 		 attr.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" :
 								"Ethernet");
+}
+
+static int fill_port(struct shca_device *dev, int portnum, umad_port_t *port)
+{
+	struct fabric_port at;
+	uint16_t *pkeys;
+
+	pkeys = malloc(sizeof(*pkeys));
+	if (!pkeys)
+		return -ENOMEM;
+	*pkeys = 0xffff;
+	memset(port, 0, sizeof(*port));
+	snprintf(port->ca_name, sizeof(port->ca_name), "%.19s", dev->dev.name);
+	port->portnum = portnum;
+	if (fabric_stands(dev, (unsigned)portnum, &at))
+		fill_simulated(&at, port);
+	else
+		fill_own(dev, port);
+	port->pkeys_size = 1;
+	port->pkeys = pkeys;
 	return 0;
 }
 
@@ -269,15 +333,16 @@ static int failed(int err)
 int umad_get_port(const char *ca_name, int portnum, umad_port_t *port)
 {
 	struct shca_device *dev = ca_resolve(ca_name, &portnum);
+	uint64_t guid;
 	int err;
 
 	DEBUG("umad_get_port", "ca_name %s portnum %d",
 	      ca_name ? ca_name : "(null)", portnum);
 	if (!dev)
 		return failed(-ENODEV);
-	if (portnum != PORT_NUM)
+	if (!ca_port(dev, portnum, &guid))
 		return failed(-EINVAL);
-	err = fill_port(dev, port);
+	err = fill_port(dev, portnum, port);
 	return err ? failed(err) : 0;
 }
 
@@ -289,22 +354,37 @@ int umad_release_port(umad_port_t *port)
 	return 0;
 }
 
+/* All ports that it has: a switch's is port 0. */
+static int fill_ports(struct shca_device *dev, umad_ca_t *ca)
+{
+	umad_port_t *port;
+	uint64_t guid;
+	int err;
+
+	for (int i = 0; i <= ca->numports && i < UMAD_CA_MAX_PORTS; i++) {
+		if (!ca_port(dev, i, &guid))
+			continue;
+		port = calloc(1, sizeof(*port));
+		err = port ? fill_port(dev, i, port) : -ENOMEM;
+		if (err) {
+			free(port);
+			return err;
+		}
+		ca->ports[i] = port;
+	}
+	return 0;
+}
+
 int umad_get_ca(const char *ca_name, umad_ca_t *ca)
 {
 	int err, portnum = 0;
 	struct shca_device *dev =
 		ca_name ? ca_find(ca_name) : ca_resolve(NULL, &portnum);
-	umad_port_t *port;
+	struct fabric_port at;
 
 	DEBUG("umad_get_ca", "ca_name %s", ca_name ? ca_name : "(null)");
 	if (!dev)
 		return failed(-ENODEV);
-	port = calloc(1, sizeof(*port));
-	err = port ? fill_port(dev, port) : -ENOMEM;
-	if (err) {
-		free(port);
-		return failed(err);
-	}
 	memset(ca, 0, sizeof(*ca));
 	snprintf(ca->ca_name, sizeof(ca->ca_name), "%.19s", dev->dev.name);
 	ca->node_type = (unsigned)dev->dev.node_type;
@@ -314,8 +394,16 @@ int umad_get_ca(const char *ca_name, umad_ca_t *ca)
 	snprintf(ca->hw_ver, sizeof(ca->hw_ver), "%s", SHCA_HW_REV);
 	ca->node_guid = dev->guid;
 	ca->system_guid = dev->guid;
-	ca->ports[PORT_NUM] = port;
-	return 0;
+	if (fabric_stands(dev, 0, &at)) {
+		ca->node_type = at.type;
+		ca->numports = at.nports;
+		ca->node_guid = htobe64(at.node_guid);
+		ca->system_guid = htobe64(at.sys_guid);
+	}
+	err = fill_ports(dev, ca);
+	if (err)
+		umad_release_ca(ca);
+	return err ? failed(err) : 0;
 }
 
 int umad_release_ca(umad_ca_t *ca)
@@ -351,10 +439,11 @@ int umad_get_ca_portguids(const char *ca_name, __be64 *portguids, int max)
 int umad_get_issm_path(const char *ca_name, int portnum, char path[], int max)
 {
 	struct shca_device *dev = ca_resolve(ca_name, &portnum);
+	uint64_t guid;
 
 	if (!dev)
 		return failed(-ENODEV);
-	if (portnum != PORT_NUM)
+	if (!ca_port(dev, portnum, &guid))
 		return failed(-EINVAL);
 	snprintf(path, (size_t)max, "/dev/infiniband/issm%s",
 		 dev->dev.dev_name + strlen("uverbs"));

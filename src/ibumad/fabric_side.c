@@ -3,8 +3,9 @@
  *
  * src/fabric knows what a subnet's agents answer. Here it gets to know who is
  * there: the device's own port, the ports of other processes of this host, which
- * the registry has, and what the file says that SOFTHCA_FABRIC names. Each device
- * has a fabric of its own, made when it is first asked: whose ports are in one
+ * the registry has, and what the file says that SOFTHCA_FABRIC names. With a node
+ * behind the file's name programs are not on this host's port but on that node's,
+ * as those of ibsim are, and nobody else is there. Each device has a fabric of its own, made when it is first asked: whose ports are in one
  * subnet see the same, since all of them make the same of an address.
  */
 #include "umad_internal.h"
@@ -15,6 +16,7 @@
 #include "fabric/fabric.h"
 #include "net/ibaddr.h"
 #include "os/config.h"
+#include "os/file.h"
 #include "registry/registry.h"
 
 #include <endian.h>
@@ -32,6 +34,7 @@ struct side {
 	struct shca_device *dev; /* NULL: free */
 	struct fabric *f; /* NULL: its file is wrong */
 	bool read; /* there is a file */
+	const char *stands; /* at this node of it; NULL: at its own port */
 	uint64_t looked_ns;
 	size_t nhosts;
 	uint32_t host[REGISTRY_ADDRS]; /* others, by their addresses */
@@ -111,7 +114,7 @@ static void look(struct side *s)
 	struct gid_text text;
 	size_t n;
 
-	if ((s->looked_ns && now - s->looked_ns < LOOK_NS) ||
+	if (s->stands || (s->looked_ns && now - s->looked_ns < LOOK_NS) ||
 	    !ca_addr(s->dev, &port))
 		return;
 	s->looked_ns = now;
@@ -130,7 +133,35 @@ static void look(struct side *s)
 	s->nhosts = n;
 }
 
-/* With sides_lock: NULL: there is no room, or no memory. */
+/* The file, if one is named. False: it is wrong, which is said. */
+static bool read_file(struct side *s)
+{
+	const char *value = config_get()->fabric, *node;
+	char path[PATH_MAX], why[512];
+	struct fabric_port port;
+	bool right = false;
+	char *text;
+	size_t len;
+
+	if (!value)
+		return true;
+	node = file_and_word(value, path);
+	text = file_read_all(path, FABRIC_TEXT_MAX, &len);
+	if (!text)
+		say("--fabric: %s: %s", path, sys_strerror(errno));
+	else if (fabric_read(s->f, path, text, len, why, sizeof(why)))
+		say("--fabric: %s", why);
+	else if (node && fabric_port_named(s->f, node, 0, &port))
+		say("--fabric: %s has no node %s", path, node);
+	else
+		right = true;
+	free(text);
+	s->read = true;
+	s->stands = node;
+	return right;
+}
+
+/* With sides_lock: NULL: there is no room, or no memory, or the file is wrong. */
 static struct side *side_of(struct shca_device *dev)
 {
 	struct side *s = sides;
@@ -144,6 +175,10 @@ static struct side *side_of(struct shca_device *dev)
 		if (!s->f)
 			return NULL;
 		s->dev = dev;
+		if (!read_file(s)) {
+			fabric_free(s->f);
+			s->f = NULL;
+		}
 	}
 	if (s->f)
 		look(s);
@@ -194,6 +229,63 @@ static int counters(void *arg, uint64_t port_guid, struct fabric_counters *c)
 	return 0;
 }
 
+static int reset(void *arg, uint64_t port_guid,
+		 const struct fabric_counters *less)
+{
+	const uint64_t more[COUNTER_PORT_N] = {
+		[COUNTER_XMIT_DATA] = less->xmit_data,
+		[COUNTER_RCV_DATA] = less->rcv_data,
+		[COUNTER_XMIT_PKTS] = less->xmit_pkts,
+		[COUNTER_RCV_PKTS] = less->rcv_pkts,
+	};
+	const int device = device_of(port_guid);
+
+	(void)arg;
+	return device < 0 || !tree() ?
+		       -1 :
+		       counter_port_reset((unsigned)device, tree(), more);
+}
+
+static uint16_t mlid(void *arg, const uint8_t mgid[16])
+{
+	union ibv_gid gid;
+	uint32_t group;
+
+	(void)arg;
+	memcpy(gid.raw, mgid, sizeof(gid.raw));
+	group = ib_mgid_addr(&gid);
+	return group ? ib_mlid(group) : 0;
+}
+
+/* Where programs are */
+
+int fabric_open(struct shca_device *dev)
+{
+	int err;
+
+	pthread_mutex_lock(&sides_lock);
+	err = side_of(dev) ? 0 : -EIO;
+	pthread_mutex_unlock(&sides_lock);
+	return err;
+}
+
+bool fabric_stands(struct shca_device *dev, unsigned num,
+		   struct fabric_port *port)
+{
+	const char *value = config_get()->fabric;
+	bool stands = false;
+	struct side *s;
+
+	if (!value || !strchr(value, '@'))
+		return false;
+	pthread_mutex_lock(&sides_lock);
+	s = side_of(dev);
+	if (s && s->stands)
+		stands = !fabric_port_named(s->f, s->stands, num, port);
+	pthread_mutex_unlock(&sides_lock);
+	return stands;
+}
+
 /* Requests */
 
 static bool is_smp(const uint8_t *mad)
@@ -205,7 +297,9 @@ static bool is_smp(const uint8_t *mad)
 int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	       size_t len, void **out, size_t *outlen)
 {
-	static const struct fabric_env env = { .counters = counters };
+	static const struct fabric_env env = { .counters = counters,
+					       .reset = reset,
+					       .mlid = mlid };
 	const bool sa = mad[1] == UMAD_CLASS_SUBN_ADM;
 	struct fabric_port at;
 	ssize_t n = FABRIC_NOBODY;
@@ -217,15 +311,18 @@ int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 		return sa ? -ENOENT : -EREMOTE;
 	pthread_mutex_lock(&sides_lock);
 	s = side_of(p->dev);
-	if (s && is_smp(mad)) /* XXX: until the others are there */
+	if (s)
 		n = fabric_request(s->f, &env, p->guid, ntohs(addr->lid),
 				   ntohl(addr->qpn), mad, MAD_LEN, out, &at);
 	/* Without a file, hosts may be there that nobody has named. */
 	if (n == FABRIC_NOBODY && !is_smp(mad) && !sa && !(s && s->read))
 		n = FABRIC_ELSEWHERE;
+	/* No packet leads from a node that is not there. */
+	if (n == FABRIC_ELSEWHERE && (is_smp(mad) || (s && s->stands)))
+		n = FABRIC_NOBODY;
 	pthread_mutex_unlock(&sides_lock);
 	if (n == FABRIC_ELSEWHERE)
-		return is_smp(mad) ? -ENOENT : -EREMOTE;
+		return -EREMOTE;
 	if (n == FABRIC_NOBODY)
 		return -ENOENT;
 	*outlen = (size_t)n;

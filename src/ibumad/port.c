@@ -87,15 +87,17 @@ int umad_open_port(const char *ca_name, int portnum)
 {
 	struct shca_device *dev = ca_resolve(ca_name, &portnum);
 	_Atomic(void *) *slot;
-	struct netdev_gid gid;
+	uint64_t guid;
 	struct port *p;
 
 	DEBUG("umad_open_port", "ca %s port %d", ca_name ? ca_name : "(null)",
 	      portnum);
 	if (!dev)
 		return failed(-ENODEV);
-	if (portnum != PORT_NUM)
+	if (!ca_port(dev, portnum, &guid))
 		return failed(-EINVAL);
+	if (fabric_open(dev))
+		return failed(-EIO);
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return failed(-EIO);
@@ -108,8 +110,7 @@ int umad_open_port(const char *ca_name, int portnum)
 		return failed(-EIO);
 	}
 	p->dev = dev;
-	if (!shca_gid(dev, PORT_NUM, 0, &gid))
-		p->guid = get_be64(gid.gid.raw + 8);
+	p->guid = guid;
 	p->refs = 1;
 	p->tail = &p->head;
 	p->sent_tail = &p->sent;

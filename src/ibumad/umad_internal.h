@@ -37,12 +37,14 @@
 
 /* ca.c */
 
-#define PORT_NUM 1 /* each device has one port */
+#define PORT_NUM 1 /* each device has one port, but for simulated nodes */
 
 /* The device of this name that has MADs; NULL: none. */
 struct shca_device *ca_find(const char *name);
 /* The device that name and port stand for, and its port number then; NULL: none. */
 struct shca_device *ca_resolve(const char *name, int *portnum);
+/* Whether it has a port of that number: its GUID, in host order. */
+bool ca_port(struct shca_device *dev, int portnum, uint64_t *guid);
 /* Its port's address, where it has a LID. */
 bool ca_addr(struct shca_device *dev, struct netdev_gid *at);
 
@@ -157,6 +159,12 @@ static inline size_t mad_data_offset(uint8_t class)
 
 /* fabric_side.c: what the fabric answers to a request: 0: it did, by a message in
  * *out of *len; -ENOENT: nobody will; -EREMOTE: it is to leave by QP1. No lock. */
+struct fabric_port; /* fabric/fabric.h */
+/* -EIO: the file of the fabric is wrong, which is said. */
+int fabric_open(struct shca_device *dev);
+/* Whether programs are at a node of the file, and its port NUM then. */
+bool fabric_stands(struct shca_device *dev, unsigned num,
+		   struct fabric_port *port);
 int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	       size_t len, void **out, size_t *outlen);
 

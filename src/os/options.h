@@ -30,6 +30,9 @@ O(iwarp, enum iwarp, iwarp, "SOFTHCA_IWARP", "iwarp", "both|first", OPTION_ARG_O
 O(infiniband, enum infiniband, infiniband, "SOFTHCA_INFINIBAND", "infiniband", "both", OPTION_ARG_OPTIONAL, set_infiniband, \
   "Show a device softib0 of InfiniBand, with a LID, instead of softhca0; " \
   "=both: beside it") \
+O(fabric, const char *, string, "SOFTHCA_FABRIC", "fabric", "FILE[@NODE]", 0, set_fabric, \
+  "Programs see in the fabric of softib0 also the switches and hosts of FILE, " \
+  "as ibnetdiscover prints them; with @NODE they stand at that node") \
 O(mpa_crc, bool, bool, "SOFTHCA_MPA_CRC", "mpa-crc", NULL, 0, set_flag, \
   "Protect iWARP's messages with CRC32C (default: where the peer wants it)") \
 O(wire, bool, bool, "SOFTHCA_WIRE", "wire", NULL, 0, set_flag, \

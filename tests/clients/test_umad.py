@@ -7,8 +7,6 @@ import pytest
 import rig
 
 IB = ["--infiniband"]
-LID = {"ib": 1, "ib_netns": 2}
-GUID = {"ib": "025348ca0a5b0001", "ib_netns": "025348ca0a5b0002"}
 
 
 def tool(side, cmd, *options, status=0):
@@ -98,6 +96,100 @@ def test_lists(side, name, line):
     out = tool(side, name)
     matches(out, line)
     assert len(out.splitlines()) == (2 if name == "ibnodes" else 1), out
+
+
+# ---- a fabric of a file ----------------------------------------------------
+
+TOPOLOGY = """\
+vendid=0x2c9
+devid=0xcb20
+sysimgguid=0x2c9020045a8b3
+switchguid=0x2c9020045a8b0(2c9020045a8b0)
+Switch\t8 "S-0002c9020045a8b0"\t\t# "sw1" base port 0 lid 100 lmc 0
+[1]\t"H-0002c903000a0001"[1](2c903000a0002) \t\t# "node1 mlx5_0" lid 101 4xEDR
+[2]\t"H-0002c903000a0011"[1](2c903000a0012) \t\t# "node2 mlx5_0" lid 102 4xEDR
+
+vendid=0x2c9
+devid=0x1017
+sysimgguid=0x2c903000a0011
+caguid=0x2c903000a0011
+Ca\t1 "H-0002c903000a0011"\t\t# "node2 mlx5_0"
+[1](2c903000a0012) \t"S-0002c9020045a8b0"[2]\t\t# lid 102 lmc 0 "sw1" lid 100 4xEDR
+
+vendid=0x2c9
+devid=0x1017
+sysimgguid=0x2c903000a0001
+caguid=0x2c903000a0001
+Ca\t1 "H-0002c903000a0001"\t\t# "node1 mlx5_0"
+[1](2c903000a0002) \t"S-0002c9020045a8b0"[1]\t\t# lid 101 lmc 0 "sw1" lid 100 4xEDR
+"""
+
+
+@pytest.fixture
+def topology(tmp_path):
+    path = tmp_path / "topology"
+    path.write_text(TOPOLOGY)
+    return path
+
+
+def nodes_of(out):
+    """What ibnetdiscover prints, without what comes with the run: a block a node."""
+    blocks = (b.strip() for b in out.split("\n\n"))
+    return sorted(b for b in blocks if b and not b.startswith("#"))
+
+
+def test_fabric(side, topology):
+    """Its nodes are there beside the port's own."""
+    out = tool(side, "ibnetdiscover", "--fabric", topology)
+    matches(out, '^Switch\t8 "S-0002c9020045a8b0"', '^Ca\t1 "H-0002c903000a0011"\t\t# "node2 mlx5_0"$',
+            '^Ca\t1 "H-025348ca0a5b0002"')
+    matches(tool(side, "ibhosts", "--fabric", topology), 'ports 1 "node1 mlx5_0"$', "0x025348ca0a5b0002 ports 1 ")
+    matches(tool(side, "ibping -c 2 101", "--fabric", topology), "^2 packets transmitted, 2 received")
+
+
+def test_fabric_from_within(side, topology):
+    """At a node of it, a program sees what the file says, and nothing else."""
+    at = f"{topology}@node2 mlx5_0"
+    assert nodes_of(tool(side, "ibnetdiscover", "--fabric", at)) == nodes_of(TOPOLOGY)
+    matches(tool(side, "ibstat", "--fabric", at), "Base lid: 102$", "SM lid: 100$", "Rate: 100$",
+            "Node GUID: 0x0002c903000a0011$", "Port GUID: 0x0002c903000a0012$", "State: Active$")
+    assert "LID start 0x66" in tool(side, "ibaddr", "--fabric", at)
+
+
+def test_fabric_that_is_wrong(side, tmp_path, topology):
+    bad = tmp_path / "bad"
+    bad.write_text("Switch 4 \"S-1\"\nlid=3 what\n")
+    out = tool(side, "true", "--fabric", bad, status=125)
+    matches(out, f"^softhca: --fabric: {bad}:2: ")
+    assert "has no node H-1" in tool(side, "true", "--fabric", f"{topology}@H-1", status=125)
+    assert "No such file" in tool(side, "true", "--fabric", tmp_path / "none", status=125)
+    # Where the tool has not looked, the library says it, and there is no port.
+    out = side.run(["env", f"SOFTHCA_FABRIC={bad}", "ibaddr"], IB, status=255)
+    matches(out, f"^softhca: --fabric: {bad}:2: ")
+
+
+# ---- counters --------------------------------------------------------------
+
+
+def counters(side, *args):
+    out = tool(side, " ".join(["perfquery", *args]))
+    return {k: int(v) for k, v in re.findall(r"^Port(Xmit|Rcv)(?:Data):\.*(\d+)$", out, re.M)}
+
+
+def test_perfquery(placements):
+    """What softhca stat has; a reset lasts, for all who look."""
+    place = placements("ib")
+    tool(place.server, "perfquery -R")
+    place.tool("ibv_rc_pingpong", "-n", 100, "-s", 4096)
+    got = counters(place.server)
+    # In words of four bytes, both ways.
+    assert got["Xmit"] >= 100 * 4096 * 2 // 4 and got["Rcv"] >= 100 * 4096 * 2 // 4, got
+    assert counters(place.server, "-x") == got
+    base = "/sys/class/infiniband/softib0/ports/1/counters"
+    assert int(tool(place.server, f"cat {base}/port_xmit_data")) == got["Xmit"]
+    tool(place.server, "perfquery -R")
+    assert counters(place.server) == {"Xmit": 0, "Rcv": 0}
+    assert int(tool(place.server, f"cat {base}/port_rcv_data")) == 0
 
 
 # ---- ibping ----------------------------------------------------------------
