@@ -321,7 +321,7 @@ def test_environment_alone_shows_the_files(tmp_path):
     assert p.returncode == 0 and not os.listdir(tmp_path), "nothing is written for who does not look"
     script = "cat /sys/class/infiniband/*/ports/1/gid_attrs/types/0 && ls -L /dev/infiniband"
     p = subprocess.run([*prefix, "sh", "-c", script], text=True, stdout=subprocess.PIPE, timeout=rig.LIMIT)
-    assert p.stdout.split("\n")[:3] == ["RoCE v2", "rdma_cm", "uverbs0"]
+    assert p.stdout.split("\n")[:5] == ["RoCE v2", "issm0", "rdma_cm", "umad0", "uverbs0"]
     [home] = os.listdir(tmp_path)
     [tree] = os.listdir(tmp_path / home)
     made = softhca("env", "--format=json", env={"SOFTHCA_RUNDIR": str(tmp_path)}).stdout

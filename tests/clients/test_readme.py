@@ -40,14 +40,14 @@ NOT_RUN = [
 ]
 # Those that take longer than all others.
 LONG = r"GOODPUT=1|build/tests/bench/udp_rate"
-NEEDS = ["gdb", "ibv_rc_pingpong", "rping", "ib_write_bw", "redis-benchmark", "redis-server", "tshark"]
+NEEDS = ["gdb", "ibv_rc_pingpong", "rping", "ib_write_bw", "redis-benchmark", "redis-server", "tshark", "ibstat"]
 # Words that stand for something.
 WORDS = [
     (r"\bHOST\b|\b10\.0\.0\.[12]\b", "127.0.0.1"), (r"(?<=-- )PROGRAM\b", "ibv_devinfo"),
     (r"\./my-program\b|\bPROGRAM\b", "$(which ibv_devinfo)"), (r"\b(PID|944)\b", "$PID"), (r"\bDIR\b", "t"),
     (r"\beth0,eth1\b", "lo"), (r"\blog-1234\b", "$(ls log-* | head -1)"),
 ]
-STAYS = r"redis-server"  # a server that does not end by itself
+STAYS = r"redis-server|ibping -S"  # a server that does not end by itself
 BOUND = 60
 SHELL = r"""
 cd "$1"
@@ -244,7 +244,7 @@ def test_words_in_the_text(page):
         elif m := re.match(r"make ([a-z0-9-]+)", code):
             if not re.search(rf"^{m[1]}:", targets, re.M):
                 wrong.append(code)
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
         if not os.path.exists(os.path.join(rig.ROOT, os.path.dirname(page), link)):
             wrong.append(link)
     assert not wrong, wrong
