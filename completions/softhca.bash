@@ -7,7 +7,7 @@ _softhca()
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain ps stat trace checkpoint restore migrate --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain ps stat trace checkpoint restore migrate suspend --help --version' -- "$cur"))
 		return
 	fi
 	while read -r word; do

@@ -82,8 +82,7 @@ int cmd_checkpoint(int argc, char **argv)
 	}
 	err = move_prepare(m, a.move.pid, dir);
 	if (!err && a.move.wait)
-		err = peers_ask(m, a.move.wait,
-				a.move.wait * UINT64_C(1000000000), a.run);
+		err = peers_ask_while(m, a.move.wait, a.run);
 	if (!err)
 		err = move_save(m, dir, a.run ? MOVE_RUN : MOVE_END);
 	if (err)

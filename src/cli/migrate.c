@@ -20,9 +20,8 @@
 
 #define NETNS "netns:"
 #define SSH_FAILED 255 /* ssh(1) itself */
-/* How long peers are asked to wait: so much longer than is expected, at least. */
+/* How long peers are asked to wait: so much longer than is expected. */
 #define WAIT_TIMES 4
-#define WAIT_SECONDS 60
 
 struct migrate {
 	struct move m;
@@ -94,8 +93,8 @@ static int prepare(struct migrate *g, bool far)
 		return err;
 	away_ns = peers_expect(&g->m, far);
 	seconds = WAIT_TIMES * away_ns / 1000000000;
-	if (seconds < WAIT_SECONDS)
-		seconds = WAIT_SECONDS;
+	if (seconds < PEERS_WAIT_SECONDS)
+		seconds = PEERS_WAIT_SECONDS;
 	if (seconds > MOVE_SECONDS_MAX)
 		seconds = MOVE_SECONDS_MAX;
 	return peers_ask(&g->m, g->args.wait ? g->args.wait : (unsigned)seconds,

@@ -64,7 +64,8 @@ static const struct argp_option options[] = {
 static const struct argp_option save_options[] = {
 	{ "wait", OPT_WAIT, "S", 0,
 	  "Ask peers that use softhca to wait so long at most (checkpoint: not "
-	  "asked; migrate: 60, or more where much has to be saved)",
+	  "asked; suspend: 60; migrate: 60, or more where much has to be "
+	  "saved)",
 	  1 },
 	{ "force", OPT_FORCE, NULL, 0,
 	  "Also if peers do not bear it, and their connections end", 1 },

@@ -53,6 +53,10 @@ int move_prepare(struct move *m, pid_t pid, const char *dir);
  * seated: those of this host wait anyhow. 0, or -errno: they do not bear it.
  */
 int peers_ask(struct move *m, unsigned seconds, uint64_t away_ns, bool seated);
+/* The program is away for as long as they are to wait. */
+int peers_ask_while(struct move *m, unsigned seconds, bool seated);
+/* How long that is where the user does not say it, at least. */
+#define PEERS_WAIT_SECONDS 60
 /* How long that is likely to be, by how long it took to try CRIU, and by the memory
  * of the processes; far: on another host. */
 uint64_t peers_expect(const struct move *m, bool far);

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #define TRIES 3
@@ -111,7 +112,7 @@ int peers_ask(struct move *m, unsigned seconds, uint64_t away_ns, bool seated)
 	if (!m->force && bear_ms && bear_ms != UINT32_MAX &&
 	    bear_ms * UINT64_C(1000000) < away_ns) {
 		snprintf(m->fix, sizeof(m->fix),
-			 "with --force it is moved nonetheless, and they may "
+			 "with --force it is done nonetheless, and they may "
 			 "end (not those of the kernel's rxe with retry_cnt 7, "
 			 "which waits for ever)");
 		return -ETIME;
@@ -119,4 +120,17 @@ int peers_ask(struct move *m, unsigned seconds, uint64_t away_ns, bool seated)
 	cli_say("%s", m->why);
 	m->why[0] = '\0';
 	return 0;
+}
+
+int peers_ask_while(struct move *m, unsigned seconds, bool seated)
+{
+	int err = peers_ask(m, seconds, seconds * UINT64_C(1000000000), seated);
+	char fix[sizeof(m->fix)];
+
+	if (err != -ETIME)
+		return err;
+	memcpy(fix, m->fix, sizeof(fix));
+	snprintf(m->fix, sizeof(m->fix),
+		 "if it is away for less, say so with --wait; %.200s", fix);
+	return err;
 }

@@ -1,7 +1,8 @@
 /*
  * suspend.c - softhca suspend: a program is away while a command runs
  *
- * For what saves processes by itself, such as a container engine.
+ * For what saves processes by itself, such as a container engine. Peers are asked to
+ * wait as for the other commands that suspend (peers.c).
  */
 #include "cli/cli.h"
 #include "cli/move.h"
@@ -19,7 +20,7 @@
 #define RESUME_NS 20000000000u
 
 struct suspend_args {
-	pid_t pid;
+	struct move_args move; /* --wait, --force */
 	char **command;
 };
 
@@ -30,9 +31,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	error_t err;
 
 	(void)arg;
+	if (key == ARGP_KEY_INIT) {
+		state->child_inputs[0] = &a->move;
+		return 0;
+	}
 	if (key != ARGP_KEY_ARGS)
 		return ARGP_ERR_UNKNOWN;
-	err = move_parse_pid(state, *word++, &a->pid);
+	err = move_parse_pid(state, *word++, &a->move.pid);
 	if (err)
 		return err;
 	if (*word && !strcmp(*word, "--"))
@@ -78,11 +83,35 @@ static bool has_ended(pid_t pid)
 	return kill(pid, 0) || proc_state(pid, pid) == 'Z';
 }
 
+/* The program is away, for as long as peers wait at most: nobody knows what COMMAND
+ * is. It may end the program, and its seat is gone then. 0 or -errno with why. */
+static int leave(struct move *m, const struct move_args *a)
+{
+	int err = tree_read(&m->tree, a->pid);
+
+	if (!err) {
+		err = peers_ask_while(m, a->wait ? a->wait : PEERS_WAIT_SECONDS,
+				      false);
+		if (err)
+			return err;
+		err = tree_suspend(&m->tree);
+	}
+	if (err)
+		snprintf(m->why, sizeof(m->why), "%s", m->tree.why);
+	m->fix[0] = '\0';
+	return err;
+}
+
 int cmd_suspend(int argc, char **argv)
 {
+	static const struct argp_child children[] = {
+		{ &move_save_argp, 0, NULL, 0 },
+		{ 0 },
+	};
 	static const struct argp argp = {
 		.parser = parse,
 		.args_doc = "PID -- COMMAND [ARG...]",
+		.children = children,
 		.doc = "Runs COMMAND, which is to save the program and its "
 		       "children, while they are suspended, as softhca "
 		       "checkpoint does. Then they have ended, or go on. For "
@@ -96,30 +125,30 @@ int cmd_suspend(int argc, char **argv)
 		       "  softhca suspend $pid -- podman container checkpoint "
 		       "NAME",
 	};
-	struct suspend_args a = { 0 };
-	struct tree *t = calloc(1, sizeof(*t));
-	struct tree_back back;
+	struct move *m = calloc(1, sizeof(*m));
+	struct suspend_args a = { .move = { .m = m } };
 	int status = EXIT_RUN_FAILED;
 
-	if (!t)
+	if (!m)
 		return status;
 	cli_parse(&argp, argc, argv, EXIT_RUN_FAILED, NULL, &a);
-	if (!a.pid || !a.command || !a.command[0]) {
+	if (!a.move.pid || !a.command || !a.command[0]) {
 		cli_say("suspend needs a process ID and a command: softhca "
 			"suspend PID -- COMMAND");
 		goto out;
 	}
-	if (tree_read(t, a.pid) || tree_suspend(t)) {
-		cli_say("%s", t->why);
+	if (leave(m, &a.move)) {
+		move_say(m);
 		goto out;
 	}
 	status = run(a.command);
-	if (!has_ended(a.pid) && tree_resume(t, RESUME_NS, &back)) {
-		cli_say("%s", t->why);
+	if (!has_ended(a.move.pid) &&
+	    tree_resume(&m->tree, RESUME_NS, &m->back)) {
+		cli_say("%s", m->tree.why);
 		status = EXIT_RUN_FAILED;
 	}
-	tree_let_go(t);
+	tree_let_go(&m->tree);
 out:
-	free(t);
+	free(m);
 	return status;
 }

@@ -13,7 +13,7 @@ import tempfile
 import moving
 from moving import LIMIT, ROUNDS, SOFTHCA, Failed, Hosts, Program, Skipped, until
 
-PATIENCE = 21   # podman is slow in an emulated machine, and nobody has told the peer
+PATIENCE = 14   # the peer is asked to wait
 NAME = "server"
 
 
