@@ -249,6 +249,54 @@ int trace_sleeps(const struct trace_set *t, struct trace_sleep **out,
 	return 0;
 }
 
+static int add_move(struct trace_move **m, uint32_t n, struct trace_move move)
+{
+	/* As many as a power of 2 from 16 on. */
+	if (!n || (n >= 16 && !(n & (n - 1)))) {
+		void *more =
+			realloc(*m, (n ? 2 * (size_t)n : 16) * sizeof(**m));
+
+		if (!more)
+			return -ENOMEM;
+		*m = more;
+	}
+	(*m)[n] = move;
+	return 0;
+}
+
+int trace_moves(const struct trace_set *t, struct trace_move **out, uint32_t *n)
+{
+	/* Which of them each QP, and each process, is in: 1 + its index. */
+	uint32_t *in = calloc((size_t)t->nqps + t->nprocs + 1, sizeof(*in));
+	int err = in ? 0 : -ENOMEM;
+
+	*out = NULL;
+	*n = 0;
+	for (uint32_t i = 0; i < t->nevents && !err; i++) {
+		const struct trace_event *ev = &t->event[i];
+		const uint32_t type = trace_type(&ev->rec);
+		const bool own = type == TRACE_AWAY || type == TRACE_BACK;
+		const uint32_t who = own ? t->nqps + ev->proc : ev->qp;
+
+		if (type == TRACE_AWAY || type == TRACE_PEER_AWAY) {
+			err = add_move(out, *n,
+				       (struct trace_move){
+					       .from = ev->rec.ns,
+					       .proc = ev->proc,
+					       .qp = ev->qp,
+				       });
+			if (!err)
+				in[who] = ++*n;
+		} else if ((type == TRACE_BACK || type == TRACE_PEER_BACK) &&
+			   in[who]) {
+			(*out)[in[who] - 1].to = ev->rec.ns;
+			in[who] = 0;
+		}
+	}
+	free(in);
+	return err;
+}
+
 uint64_t trace_begin_ns(const struct trace_set *t)
 {
 	return t->nevents ? t->event[0].rec.ns : 0;
@@ -372,47 +420,30 @@ static void print_procs(const struct trace_set *t)
 	}
 }
 
-/* The first event of that type, of the same process and QP, from the i-th on; or NULL. */
-static const struct trace_event *next_of(const struct trace_set *t, uint32_t i,
-					 enum trace_type type)
+static int print_moves(const struct trace_set *t)
 {
-	const struct trace_event *from = &t->event[i];
+	struct trace_move *m;
+	uint32_t n;
+	int err = trace_moves(t, &m, &n);
 
-	for (; i < t->nevents; i++)
-		if (trace_type(&t->event[i].rec) == type &&
-		    t->event[i].proc == from->proc &&
-		    t->event[i].rec.what >> 8 == from->rec.what >> 8)
-			return &t->event[i];
-	return NULL;
-}
-
-/* Processes that were suspended, and QPs that have waited for such a peer. */
-static void print_moves(const struct trace_set *t)
-{
-	for (uint32_t i = 0; i < t->nevents; i++) {
-		const struct trace_event *ev = &t->event[i], *back;
-		const uint32_t type = trace_type(&ev->rec);
-
-		if (type != TRACE_AWAY && type != TRACE_PEER_AWAY)
-			continue;
-		back = next_of(t, i,
-			       type == TRACE_AWAY ? TRACE_BACK :
-						    TRACE_PEER_BACK);
+	for (uint32_t i = 0; i < n; i++) {
 		printf("%12.6f s: process %u",
-		       (double)(ev->rec.ns - trace_begin_ns(t)) / 1e9,
-		       t->proc[ev->proc].head.pid);
-		if (type == TRACE_AWAY)
+		       (double)(m[i].from - trace_begin_ns(t)) / 1e9,
+		       t->proc[m[i].proc].head.pid);
+		if (m[i].qp == TRACE_NOTHING)
 			printf(" is suspended");
 		else
 			printf(": QP 0x%06x waits for its peer, which is "
 			       "suspended",
-			       ev->rec.what >> 8);
-		if (back)
+			       t->qp[m[i].qp].num);
+		if (m[i].to)
 			printf(", for %.3f ms\n",
-			       (double)(back->rec.ns - ev->rec.ns) / 1e6);
+			       (double)(m[i].to - m[i].from) / 1e6);
 		else
 			printf("; the recording has no end of that\n");
 	}
+	free(m);
+	return err;
 }
 
 static int print_table(const struct trace_set *t,
@@ -433,7 +464,10 @@ static int print_table(const struct trace_set *t,
 	qsort(rows, n, sizeof(*rows), slowest_first);
 	printf("%s\n\n", v.text);
 	print_procs(t);
-	print_moves(t);
+	if (print_moves(t)) {
+		free(rows);
+		return -ENOMEM;
+	}
 	shown = want->rows && want->rows < n ? want->rows : n;
 	printf("\n%zu work request%s, %" PRIu64 " packet%s, %" PRIu64
 	       " of them sent again; the slowest %zu (times in us):\n\n",

@@ -47,6 +47,15 @@ struct trace_sleep {
 int trace_sleeps(const struct trace_set *t, struct trace_sleep **out,
 		 uint32_t *n);
 
+/* When processes were suspended, and QPs have waited for such a peer, as it began; to
+ * be freed. *n: how many. 0 or -ENOMEM. */
+struct trace_move {
+	uint64_t from, to; /* to is 0: the recording has no end of it */
+	uint32_t proc, qp; /* TRACE_NOTHING: the process is suspended itself */
+};
+int trace_moves(const struct trace_set *t, struct trace_move **out,
+		uint32_t *n);
+
 /* When the first event was. */
 uint64_t trace_begin_ns(const struct trace_set *t);
 

@@ -154,6 +154,34 @@ static int sleep_tracks(const struct trace_set *t, FILE *f)
 	return err;
 }
 
+/* Slices that may overlap others, on the track of the QP, or of the process. What has
+ * no end goes on to the last event. */
+static int moves(const struct trace_set *t, FILE *f)
+{
+	struct trace_move *m;
+	uint32_t n;
+	int err = trace_moves(t, &m, &n);
+
+	for (uint32_t i = 0; i < 2 * n; i++) {
+		const struct trace_move *at = &m[i / 2];
+		const uint64_t to =
+			at->to ? at->to : t->event[t->nevents - 1].rec.ns;
+
+		fprintf(f,
+			"{\"ph\":\"%c\",\"cat\":\"move\",\"id\":%u,\"name\":\"%"
+			"s\","
+			"\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"args\":{}},\n",
+			i % 2 ? 'e' : 'b', i / 2,
+			at->qp == TRACE_NOTHING ?
+				"suspended" :
+				"waits for its peer, which is suspended",
+			at->proc + 1, at->qp == TRACE_NOTHING ? 0 : at->qp + 1,
+			time_us(t, i % 2 ? to : at->from));
+	}
+	free(m);
+	return err;
+}
+
 int trace_perfetto(const struct trace_set *t, FILE *f)
 {
 	/* Slices of a track that overlap would be drawn within each other. */
@@ -179,7 +207,7 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 		last[ev->qp] = ts;
 		packet_slice(t, i, ts, f);
 	}
-	err = sleep_tracks(t, f);
+	err = sleep_tracks(t, f) ?: moves(t, f);
 	/* After the last comma. */
 	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n",
 	      f);

@@ -285,6 +285,24 @@ static int put_sleeps(const struct page *p)
 	return err;
 }
 
+/* ---- processes that were suspended, and QPs that waited for them ------- */
+
+static int put_moves(const struct page *p)
+{
+	struct trace_move *m;
+	uint32_t n;
+	int err = trace_moves(p->t, &m, &n);
+
+	for (uint32_t i = 0; i < n; i++)
+		fprintf(p->f,
+			"%s{\"from\":%.0f,\"to\":%.0f,\"proc\":%u,\"qp\":%d}",
+			i ? ",\n" : "", ns_of(p->t, m[i].from),
+			ns_of(p->t, m[i].to), m[i].proc,
+			m[i].qp == TRACE_NOTHING ? -1 : (int)m[i].qp);
+	free(m);
+	return err;
+}
+
 /* ---- names ------------------------------------------------------------- */
 
 static void put_procs(const struct page *p)
@@ -432,12 +450,14 @@ int trace_html(const struct trace_set *t, FILE *f)
 		if (some)
 			fprintf(f, "\"Only the last %u packets are drawn.\"",
 				MOST);
+		fputs("],\n\"moves\":[", f);
+		err = put_moves(&p);
 		fputs("],\n\"e\":{", f);
 		put_events(&p);
 		fputs("},\n\"w\":{", f);
 		put_wrs(&p);
 		fputs("},\n\"s\":{", f);
-		err = put_sleeps(&p);
+		err = put_sleeps(&p) ?: err;
 		fputs("}}", f);
 		fputs(at + strlen("DATA"), f);
 	}

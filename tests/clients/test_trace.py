@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -387,6 +388,30 @@ def test_perfetto(lossy, tmp_path):
     for e in kinds["X"]:  # of one track none overlaps another
         assert e["ts"] >= tracks.get(e["tid"], float("-inf"))
         tracks[e["tid"]] = e["ts"] + e["dur"]
+
+
+def test_moves(home, rundir, tmp_path):
+    """A process was suspended, and its peer, which was asked to, has waited: the table, the page and Perfetto say so."""
+    with rig.running(home, ["ib_write_bw", "-F", "-D", "60", "-s", "65536"], ["--trace", tmp_path / "t"],
+                     {"SOFTHCA_RUNDIR": rundir}) as (server, client):
+        rig.until(lambda: "RTS" in subprocess.run([*home, rig.SOFTHCA, "stat", "--json"], text=True, check=True,
+                                                  stdout=subprocess.PIPE, env=dict(os.environ, SOFTHCA_RUNDIR=rundir)).stdout,
+                  "they are connected", client)
+        subprocess.run([*home, rig.SOFTHCA, "suspend", str(client.pid), "--", "sleep", "0.3"], check=True, timeout=60,
+                       env=dict(os.environ, SOFTHCA_RUNDIR=rundir))
+        time.sleep(0.2)
+        pids = client.pid, server.pid
+    out = trace("--html", tmp_path / "t.html", "--perfetto", tmp_path / "t.json", tmp_path / "t") + trace(tmp_path / "t")
+    took = [float(re.search(rf"process {pid}.*suspended, for ([0-9.]+) ms$", out, re.M)[1]) for pid in pids]
+    assert 250 < took[0] <= took[1], out
+    data, _ = page_data((tmp_path / "t.html").read_text())
+    moves = {data["procs"][m["proc"]]["pid"]: m for m in data["moves"]}
+    assert len(data["moves"]) == 2 and moves[pids[0]]["qp"] == -1 and moves[pids[1]]["qp"] >= 0
+    assert all(abs((moves[p]["to"] - moves[p]["from"]) / 1e6 - ms) < 0.01 for p, ms in zip(pids, took)), (moves, took)
+    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e.get("cat") == "move"]
+    for i, name in enumerate(("suspended", "waits for its peer, which is suspended")):
+        begin, end = ([e["ts"] for e in events if e["ph"] == ph and e["name"] == name] for ph in "be")
+        assert len(begin) == len(end) == 1 and abs((end[0] - begin[0]) / 1e3 - took[i]) < 0.01
 
 
 @pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")

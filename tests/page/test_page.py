@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SOFTHCA = os.path.join(ROOT, "build/bin/softhca")
 HEADER, RECORD, RING = 65536, 32, 1 << 17
 POST, OUT, IN, COMPLETE, POLLED, QP_NEW, QP_STATE, SGID, DGID = 1, 3, 4, 7, 8, 12, 13, 14, 15
+AWAY, BACK, PEER_AWAY, PEER_BACK = range(25, 29)
 WRITE_FIRST, ACK = 6, 17
 
 
@@ -39,8 +40,9 @@ def events(path, pid, program, rings):
         f.truncate(HEADER + len(rings) * RING * RECORD)
 
 
-def many(to, requests, after=0):
-    """Two processes, and writes of one packet, of which one in 50 is lost first, some ns after they have connected."""
+def many(to, requests, after=0, away=0):
+    """Two processes, and writes of one packet, of which one in 50 is lost first, some ns after they have connected. In
+    the end the first one is suspended for some ns, and the other waits for it."""
     a, b = (bytes([0] * 10 + [255, 255, 10, 0, 0, n]) for n in (1, 2))
 
     def address(kind, num, gid):
@@ -61,6 +63,9 @@ def many(to, requests, after=0):
                   record(OUT, t + 600, 0x12, psn << 8, 0x11 | 1 << 32, psn, ACK)]
         left += [record(IN, t + 900, 0x11, psn << 8, 0x12 | 1 << 32, psn, ACK),
                  record(COMPLETE, t + 950, 0x11, 0, i, 0, 1), record(POLLED, t + 990, 0x11, 0, i, 0, 1)]
+    if away:
+        left += [record(AWAY, t + 1200, 0), record(BACK, t + 1201, 0, key=away - 1)]
+        right += [record(PEER_AWAY, t + 1100, 0x12, 60), record(PEER_BACK, t + 1300 + away, 0x12)]
     os.makedirs(to)
     events(f"{to}/a.events", 1, b"</script><b>", [born(0x11, 0x12, a, b), left])
     events(f"{to}/b.events", 2, b"peer", [born(0x12, 0x11, b, a), right])
@@ -315,6 +320,31 @@ def test_clicks(browser, recorded, width, height):
     assert browser.js(folded) == [False, False]
     browser.click_on("#fold")
     assert browser.js(folded) == [True, True] and browser.js(OVERLAPS) == []
+    assert not browser.console, browser.console
+
+
+def test_moves(browser, tmp_path):
+    """When a process was suspended, and which queue pair has waited for it: as the table says."""
+    many(tmp_path / "t", 20, away=30000)
+    table = subprocess.run([SOFTHCA, "trace", tmp_path / "t"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert re.search("process 1 is suspended, for 0.030 ms$", table, re.M), table
+    assert re.search("process 2: QP 0x000012 waits for its peer, which is suspended, for 0.030 ms$", table, re.M), table
+    browser.console.clear()
+    browser.open(html(tmp_path / "t", tmp_path / "t.html"), 1400, 900)
+    assert browser.js("softhcaTimeline.moves") == 2
+    assert browser.js("[...document.querySelectorAll('.key')].map(k => k.textContent)")[16:] == [
+        "suspended", "waits for its peer, which is suspended"]
+    browser.js("(([a, b]) => softhcaTimeline.zoom(a, b + 40000))(softhcaTimeline.work())")
+    browser.painted()
+    for k, said in ((0, "A queue pair waits for its peer.*QP 0x000012.*for30.20"), (1, "A process is suspended.*b> 1 on host.*for30.00")):
+        x, y, w, h = browser.js(f"softhcaTimeline.place({k})")
+        assert w > 300 and h > 10
+        left, top = browser.js("(r => [r.x, r.y])(document.getElementById('c').getBoundingClientRect())")
+        browser.click(left + x + w / 2, top + y + h - 3)
+        assert re.search(said, browser.js(ABOUT)), browser.js(ABOUT)
+    browser.click_on("#fold")
+    browser.painted()
+    assert browser.js("softhcaTimeline.place(1)[3]") == browser.js("softhcaTimeline.procs()[0].h")
     assert not browser.console, browser.console
 
 
