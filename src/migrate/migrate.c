@@ -40,6 +40,8 @@
 /* How long nothing is sent from a new address before the peer has said that it
  * knows it. */
 #define KNOWN_NS 2000000000u
+/* How long it may take to prove where the peers' addresses lead. */
+#define PROVE_NS 300000000u
 
 static struct {
 	pthread_mutex_t lock;
@@ -132,6 +134,52 @@ static void place_ah(void *ah, void *arg)
 	shca_path_place(&to_ah(ah)->path);
 }
 
+/* A peer in another network namespace of this host is found by shared memory again
+ * if its address leads there, as when it was connected. One that does not answer
+ * costs time, which all of them share. */
+
+struct proving {
+	struct engine *e;
+	uint64_t begin_ns;
+};
+
+static bool has_time(const struct proving *p)
+{
+	return sys_now_ns() - p->begin_ns < PROVE_NS;
+}
+
+static void prove_qp(struct engine_qp *sched, void *arg)
+{
+	struct shca_qp *qp = sched_qp(sched);
+	const struct proving *p = arg;
+	struct roce_path path;
+
+	if (!shca_qp_is_roce(qp) || !has_time(p) ||
+	    (qp->core->type != IBV_QPT_RC && qp->core->type != IBV_QPT_UC) ||
+	    qp->core->state < IBV_QPS_RTR)
+		return;
+	path = *roce_qp_path(roce_qp(qp->core));
+	shca_path_prove(p->e, &path, roce_qp_dest(roce_qp(qp->core)));
+	if (path.net)
+		roce_qp_moved(roce_qp(qp->core), &path);
+}
+
+static void prove_ah(void *ah, void *arg)
+{
+	const struct proving *p = arg;
+
+	if (has_time(p))
+		shca_path_prove(p->e, &to_ah(ah)->path, 0);
+}
+
+static void prove_all(struct engine *e)
+{
+	struct proving p = { e, sys_now_ns() };
+
+	engine_qps_each(e, prove_qp, &p);
+	shca_live_each(e, SHCA_AH, prove_ah, &p);
+}
+
 static void go_on(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = sched_qp(sched);
@@ -201,6 +249,7 @@ static int sending_back(struct shca_process *p)
 	int err;
 
 	announce();
+	prove_all(e);
 	err = engine_go(e, go_on, NULL);
 	if (err)
 		return err;

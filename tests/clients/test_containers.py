@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -92,6 +93,40 @@ def test_datagrams_by_shared_memory(place, rundir):
     many = ["-c", "UD", "-o", "send", "-n", 3000, "-r", 32, "-s", 1024]
     assert sent_by_wire(place, rundir, many) < 1000
     assert sent_by_wire(place, rundir, many, ["--wire"]) >= 3000
+
+
+def test_suspended(place, rundir):
+    """Whose peer was suspended, and who was, still have shared memory between them."""
+    port = rig.free_port()
+    cmd = ["ib_write_bw", "-F", "-b", "-D", "60", "-s", "65536", "-p", port]
+    one = rig.Proc(place.server, cmd, env=env(rundir))
+    two = None
+
+    def stat(p):
+        q = subprocess.run([*place.client.prefix, rig.SOFTHCA, "stat", "--json", "--pid", str(p.pid)], check=False,
+                           capture_output=True, text=True, env={**os.environ, **env(rundir)})
+        return q.stdout
+
+    def packets():
+        with open(f"/proc/{place.server.prefix[2]}/net/dev") as f:
+            return next(int(line.split()[2]) + int(line.split()[10]) for line in f if "hca0:" in line)
+
+    try:
+        one.wait_listening(port)
+        two = rig.Proc(place.client, [*cmd, place.host], env=env(rundir))
+        rig.until(lambda: "RTS" in stat(one) and "RTS" in stat(two), "they are connected", two)
+        for p in (two, one):
+            subprocess.run([*place.client.prefix, rig.SOFTHCA, "suspend", str(p.pid), "--", "true"], check=True, timeout=60,
+                           env={**os.environ, **env(rundir)})
+            time.sleep(0.5)
+            was = packets()
+            time.sleep(1)
+            assert packets() - was < 300
+            assert one.running() and two.running()
+    finally:
+        one.kill()
+        if two:
+            two.kill()
 
 
 @pytest.mark.parametrize("options, line", [
