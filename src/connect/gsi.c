@@ -470,8 +470,10 @@ static int begin(struct engine *e)
 		chunk = registry_lease(e->registry);
 		err = chunk < 0 ? chunk : 0;
 		if (!err) {
+			pthread_mutex_lock(&g->lock);
 			g->chunk = (uint32_t)chunk;
 			g->leased = true;
+			pthread_mutex_unlock(&g->lock);
 		}
 	}
 	pthread_mutex_unlock(&g->bind_lock);
@@ -581,13 +583,12 @@ bool gsi_ids(struct engine *e, uint32_t *first, size_t *conns)
 	struct gsi *g = to_process(e)->gsi;
 	bool leased;
 
-	pthread_mutex_lock(&g->bind_lock);
+	/* Who has bind_lock may wait until this process is no longer suspended. */
+	pthread_mutex_lock(&g->lock);
 	leased = g->leased;
 	*first = g->chunk;
-	pthread_mutex_lock(&g->lock);
 	*conns = cm_stats(g->cm).conns;
 	pthread_mutex_unlock(&g->lock);
-	pthread_mutex_unlock(&g->bind_lock);
 	return leased;
 }
 
@@ -596,8 +597,8 @@ void gsi_renumber(struct engine *e, uint32_t to)
 	struct gsi *g = to_process(e)->gsi;
 
 	pthread_mutex_lock(&g->bind_lock);
-	g->chunk = to;
 	pthread_mutex_lock(&g->lock);
+	g->chunk = to;
 	cm_renumber(g->cm, to);
 	pthread_mutex_unlock(&g->lock);
 	pthread_mutex_unlock(&g->bind_lock);

@@ -79,49 +79,55 @@ static uint32_t nth_named(struct engine *e, uint32_t qpn)
 	return nth;
 }
 
-/* One that the program has not known before as another one. */
+/* One that the program has not known before as another one. While the process is
+ * suspended this waits, and it can go on only with qpn_lock: nobody has it then. */
 static int lease(struct engine *e)
 {
-	int first = registry_lease(e->registry);
+	int first = -ENOSPC;
 
-	for (unsigned i = 0; i < LEASE_TRIES && first >= 0; i++) {
-		if (nth_named(e, (uint32_t)first) == e->nowned)
-			return first;
-		registry_release(e->registry, (uint32_t)first);
+	for (unsigned i = 0; i <= LEASE_TRIES; i++) {
+		pthread_mutex_unlock(&e->qpn_lock);
+		if (i)
+			registry_release(e->registry, (uint32_t)first);
 		first = registry_lease(e->registry);
+		pthread_mutex_lock(&e->qpn_lock);
+		if (first < 0 || nth_named(e, (uint32_t)first) == e->nowned)
+			break;
 	}
 	return first;
 }
 
+/* Alone any chunk will do, but not the one that the next process takes, in case a
+ * peer remembers this one. */
+static int pick(struct engine *e)
+{
+	uint32_t i;
+
+	do {
+		if (e->nowned > REGISTRY_CHUNKS / 2)
+			return -ENOSPC;
+		if (!sys_random(&i, sizeof(i)))
+			return -EIO;
+		i = 1 + i % (REGISTRY_CHUNKS - 2);
+	} while (atomic_load(&e->chunk[i]));
+	return (int)(i * REGISTRY_CHUNK);
+}
+
+/* qpn_lock is held, but not all the time. */
 static int chunk_lease(struct engine *e)
 {
-	struct qpn_chunk *c;
+	struct qpn_chunk *c = calloc(1, sizeof(*c));
 	uint32_t i;
 	int first;
 
-	if (e->registry) {
-		first = lease(e);
-		if (first < 0)
-			return first;
-	} else {
-		/* Alone: any chunk will do, but not the one that the next
-		 * process takes, in case a peer remembers this one. */
-		do {
-			if (e->nowned > REGISTRY_CHUNKS / 2)
-				return -ENOSPC;
-			if (!sys_random(&i, sizeof(i)))
-				return -EIO;
-			i = 1 + i % (REGISTRY_CHUNKS - 2);
-		} while (atomic_load(&e->chunk[i]));
-		first = (int)(i * REGISTRY_CHUNK);
+	if (!c)
+		return -ENOMEM;
+	first = e->registry ? lease(e) : pick(e);
+	if (first < 0) {
+		free(c);
+		return first;
 	}
 	i = (uint32_t)first / REGISTRY_CHUNK;
-	c = calloc(1, sizeof(*c));
-	if (!c) {
-		if (e->registry)
-			registry_release(e->registry, (uint32_t)first);
-		return -ENOMEM;
-	}
 	c->first = c->named = (uint32_t)first;
 	/* Strangers are not to guess it; without random numbers they may. */
 	if (sys_random(&c->cursor, sizeof(c->cursor)))

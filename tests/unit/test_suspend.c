@@ -1661,6 +1661,97 @@ static void stream_datagrams(void **state)
 	apart(rs_run, &ends);
 }
 
+/* Calls that need the host wait, and do not keep the process from going on: a queue
+ * pair for which there is no number left, and what is the first of its kind. */
+
+#define QPS (REGISTRY_CHUNK * 3 / 4 + 1)
+
+static struct ibv_qp *small_qp(struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq,
+					 .recv_cq = cq,
+					 .qp_type = IBV_QPT_RC,
+					 .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+	assert_non_null(qp);
+	return qp;
+}
+
+static void *creates_qp(void *cq)
+{
+	return small_qp(cq);
+}
+
+static void number_waits(const void *arg)
+{
+	struct ibv_qp **qp = calloc(QPS + 1, sizeof(struct ibv_qp *));
+	struct ibv_cq *cq;
+	pthread_t thread;
+
+	(void)arg;
+	alarm(20);
+	assert_non_null(qp);
+	setup(NULL);
+	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	assert_non_null(cq);
+	for (uint32_t i = 0; i < QPS; i++)
+		qp[i] = small_qp(cq);
+	assert_int_equal(softhca_suspend(), 0);
+	assert_int_equal(pthread_create(&thread, NULL, creates_qp, cq), 0);
+	usleep(50000); /* it waits */
+	assert_int_equal(softhca_resume(), 0);
+	qp[QPS] = join(thread);
+	for (uint32_t i = 0; i <= QPS; i++)
+		ibv_destroy_qp(qp[i]);
+	ibv_destroy_cq(cq);
+	free(qp);
+	teardown(NULL);
+}
+
+static void a_number_waits(void **state)
+{
+	(void)state;
+	apart(number_waits, NULL);
+}
+
+static void *creates_channel(void *arg)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+
+	assert_non_null(ch);
+	rdma_destroy_event_channel(ch);
+	atomic_store(&stop, true);
+	return arg;
+}
+
+static void channel_waits(const void *us)
+{
+	pthread_t thread;
+
+	alarm(20);
+	setup(NULL);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, creates_channel, NULL),
+			 0);
+	usleep(*(const unsigned *)us);
+	while (!atomic_load(&stop)) {
+		if (softhca_suspend())
+			continue;
+		usleep(1000);
+		assert_int_equal(softhca_resume(), 0);
+	}
+	join(thread);
+	teardown(NULL);
+}
+
+static void a_channel_waits(void **state)
+{
+	(void)state;
+	for (unsigned us = 0; us < 2000; us += 10)
+		apart(channel_waits, &us);
+}
+
 /* What cannot be suspended goes on. */
 
 static void refused(const char *with)
@@ -1774,6 +1865,8 @@ int main(void)
 		cmocka_unit_test(group_v4),
 		cmocka_unit_test(group_v6),
 		cmocka_unit_test(joined_meanwhile),
+		cmocka_unit_test(a_number_waits),
+		cmocka_unit_test(a_channel_waits),
 		cmocka_unit_test(streams),
 		cmocka_unit_test(stream_datagrams),
 		cmocka_unit_test(polling_renumbered),
