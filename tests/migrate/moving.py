@@ -18,6 +18,7 @@ from load import Limit  # noqa: E402
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(TOP, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
 ROUNDS = os.path.join(BUILD, "tests", "migrate", "rounds")
+TAKER = os.path.join(BUILD, "tests", "migrate", "taker")
 PR_SET_CHILD_SUBREAPER = 36
 SLOW = int(os.environ.get("SOFTHCA_TEST_SLOW", "1"))    # in an emulated machine
 LIMIT = 60 * SLOW   # s, for a program; see load.py
@@ -184,6 +185,28 @@ class Hosts:
     def close(self):
         for p in self.holders:
             netns.release(p)
+
+
+class Taker:
+    """A process that has all queue pair numbers of a host but a few, and takes those that are free when it is told to."""
+
+    def __init__(self, home, name, prefix):
+        self.pipes = [os.path.join(home, f"taker-{name}-{way}") for way in ("in", "out")]
+        for path in self.pipes:
+            os.mkfifo(path)
+        self.fds = [os.open(path, os.O_RDWR) for path in self.pipes]
+        self.popen = subprocess.Popen([*prefix, TAKER], stdin=self.fds[0], stdout=self.fds[1])
+        os.read(self.fds[1], 1)
+
+    def takes(self):
+        """For a shell."""
+        return f"printf t >{self.pipes[0]}\nhead -c 1 <{self.pipes[1]} >/dev/null\n"
+
+    def close(self):
+        self.popen.kill()
+        self.popen.wait()
+        for fd in self.fds:
+            os.close(fd)
 
 
 def softhca(*words, prefix=(), env=None, rc=0, limit=LIMIT):

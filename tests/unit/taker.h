@@ -31,7 +31,8 @@ static inline unsigned taker_lease(struct registry *r, uint32_t *first,
 	return n;
 }
 
-static inline void taker_runs(int fd)
+/* Takes them when a byte comes from in, and says with one to out that it has. */
+static inline void taker_runs(int in, int out)
 {
 	static uint32_t first[REGISTRY_CHUNKS];
 	const char *dir = getenv("SOFTHCA_RUNDIR");
@@ -48,7 +49,7 @@ static inline void taker_runs(int fd)
 			registry_release(r, first[i]);
 		n -= TAKER_SPARE;
 		memmove(first, first + TAKER_SPARE, n * sizeof(*first));
-		if (write(fd, &c, 1) != 1 || read(fd, &c, 1) != 1)
+		if (write(out, &c, 1) != 1 || read(in, &c, 1) != 1)
 			break;
 		n = taker_lease(r, first, n);
 	} while (true);
@@ -67,7 +68,7 @@ static inline void taker_begin(struct taker *t)
 	close(both[!t->pid]);
 	t->fd = both[!!t->pid];
 	if (!t->pid)
-		taker_runs(t->fd);
+		taker_runs(t->fd, t->fd);
 	assert_int_equal(read(t->fd, &c, 1), 1);
 }
 

@@ -21,6 +21,7 @@
 struct host {
 	int fd; /* to the other one */
 	bool peer;
+	const char *at; /* by this address of IPv6; NULL: by GID 0 */
 	struct end e;
 };
 
@@ -63,6 +64,19 @@ struct info {
 	uint32_t qpn;
 };
 
+/* Of an address of this host. */
+static uint8_t gid_index(const char *text)
+{
+	union ibv_gid want, gid;
+
+	assert_int_equal(inet_pton(AF_INET6, text, want.raw), 1);
+	for (uint8_t i = 0; !ibv_query_gid(ctx, 1, i, &gid); i++)
+		if (!memcmp(&gid, &want, sizeof(gid)))
+			return i;
+	fail_msg("no GID is %s", text);
+	return 0;
+}
+
 static void connect_end(struct host *h, const struct info *to, uint8_t retry)
 {
 	struct ibv_qp_attr rtr = rtr_attr(to->qpn);
@@ -74,19 +88,20 @@ static void connect_end(struct host *h, const struct info *to, uint8_t retry)
 				   .timeout = 14 };
 
 	rtr.ah_attr.grh.dgid = to->gid;
+	rtr.ah_attr.grh.sgid_index = h->at ? gid_index(h->at) : 0;
 	assert_int_equal(to_init(h->e.qp, ALL_ACCESS & ~1u), 0);
 	assert_int_equal(ibv_modify_qp(h->e.qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
 	assert_int_equal(ibv_modify_qp(h->e.qp, &rts, rts_mask(IBV_QPT_RC)), 0);
 }
 
-/* What both do first. */
-static void open_end(struct host *h)
+static void open_qp(struct host *h)
 {
 	struct info mine, theirs;
 
-	setup(NULL);
 	end_init(&h->e, IBV_QPT_RC, NULL);
 	mine = (struct info){ gid0, h->e.qp->qp_num };
+	if (h->at)
+		assert_int_equal(inet_pton(AF_INET6, h->at, mine.gid.raw), 1);
 	swap(h, &mine, &theirs, sizeof(mine));
 	connect_end(h, &theirs, 7);
 	for (uint32_t i = 0; i < 16; i++)
@@ -94,12 +109,24 @@ static void open_end(struct host *h)
 	meet(h);
 }
 
-static void close_end(struct host *h)
+/* What both do first. */
+static void open_end(struct host *h)
+{
+	setup(NULL);
+	open_qp(h);
+}
+
+static void close_qp(struct host *h)
 {
 	meet(h);
 	end_fini(&h->e);
-	teardown(NULL);
 	h->e.qp = NULL;
+}
+
+static void close_end(struct host *h)
+{
+	close_qp(h);
+	teardown(NULL);
 }
 
 static void say(struct host *h, uint64_t id)
@@ -234,16 +261,79 @@ static void bad_times(struct host *h)
 	close_end(h);
 }
 
-/* Its address is another one when it goes on: both ends know. */
-static void moves(struct host *h)
+/* One of the process's own host, which waits for it because of its seat. */
+
+static int neighbour_fd;
+
+static void neighbour(int fd)
 {
-	static const char *const at[] = { "10.98.0.2", "10.98.0.3" };
-	struct ibv_qp_init_attr init;
-	struct ibv_qp_attr attr;
-	union ibv_gid gid;
+	struct host h = { .fd = fd, .peer = true };
+	char c;
+
+	while (read(fd, &c, 1) == 1) {
+		open_end(&h);
+		talk(&h);
+		assert_true(waits(&h) < AT_ONCE);
+		talk(&h);
+		close_end(&h);
+	}
+	_exit(0);
+}
+
+static void comes_back(struct host *h)
+{
+	assert_int_equal(wait_wc(h->e.cq).status, IBV_WC_SUCCESS);
+	talk(h);
+}
+
+/* With a seat, and the peer elsewhere is told; the one of its host only if it has no
+ * other secret. Both wait for longer than by their retries. */
+static void seated(struct host *h)
+{
+	struct host n = { .fd = neighbour_fd };
+	struct softhca_peers peers;
+	int seat;
 
 	open_end(h);
 	talk(h);
+	if (h->peer) {
+		assert_true(waits(h) < AT_ONCE);
+		talk(h);
+		close_end(h);
+		return;
+	}
+	assert_int_equal(write(n.fd, "", 1), 1);
+	open_qp(&n);
+	talk(&n);
+	assert_int_equal(softhca_migrate_peers(&peers), 0);
+	assert_int_equal(peers.all, 2);
+	assert_int_equal(peers.wait, secret ? 1 : 2);
+	assert_int_equal(softhca_suspend_for(20, &seat), 0);
+	assert_true(seat >= 0);
+	meet(h);
+	meet(&n);
+	sleep(4);
+	meet(h);
+	meet(&n);
+	assert_int_equal(softhca_resume(), 0);
+	comes_back(&n);
+	comes_back(h);
+	close_qp(&n);
+	close_end(h);
+}
+
+/* Its address is another one when it goes on: both ends know. rest follows each. */
+static void moves_among(struct host *h, const char *const at[2],
+			const char *rest)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	union ibv_gid gid, now;
+	uint8_t index;
+
+	open_end(h);
+	talk(h);
+	index = h->at && !h->peer ? gid_index(h->at) : 0;
 	for (unsigned i = 0; i < 4; i++) {
 		const char *from = at[i % 2], *to = at[!(i % 2)];
 
@@ -256,21 +346,44 @@ static void moves(struct host *h)
 		} else {
 			assert_int_equal(softhca_suspend_for(20, NULL), 0);
 			meet(h);
-			assert_true(ip("addr del %s/24 dev sh1", from));
+			assert_true(ip("addr del %s%s", from, rest));
 			/* There is none: not yet. */
 			assert_int_equal(softhca_resume(), EADDRNOTAVAIL);
-			assert_true(ip("addr add %s/24 dev sh1", to));
+			assert_true(ip("addr add %s%s", to, rest));
 			usleep(300000);
 			meet(h);
 			assert_int_equal(softhca_resume(), 0);
 			assert_int_equal(wait_wc(h->e.cq).status,
 					 IBV_WC_SUCCESS);
-			assert_int_equal(ibv_query_gid(ctx, 1, 0, &gid), 0);
+			assert_int_equal(ibv_query_gid(ctx, 1, index, &gid), 0);
 		}
-		assert_int_equal(inet_addr(to), *(in_addr_t *)&gid.raw[12]);
+		now = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
+		assert_int_equal(h->at ? inet_pton(AF_INET6, to, now.raw) :
+					 inet_pton(AF_INET, to, now.raw + 12),
+				 1);
+		assert_memory_equal(&gid, &now, sizeof(gid));
 		talk(h);
 	}
 	close_end(h);
+}
+
+static void moves(struct host *h)
+{
+	static const char *const at[] = { "10.98.0.2", "10.98.0.3" };
+
+	moves_among(h, at, "/24 dev sh1");
+}
+
+static void moves_v6(struct host *h)
+{
+	static const char *const at[] = { "fd98::2", "fd98::3" };
+	const char *name = h->peer ? "sh0" : "sh1";
+
+	h->at = h->peer ? "fd98::1" : at[0];
+	assert_true(ip("addr add %s/64 dev %s nodad", h->at, name));
+	moves_among(h, at, "/64 dev sh1 nodad");
+	assert_true(ip("addr del %s/64 dev %s", h->at, name));
+	h->at = NULL;
 }
 
 /* The same address on other hardware, and nobody is told by a message: neighbours
@@ -513,7 +626,25 @@ static void (*const scenes[])(struct host *h) = {
 	bad_times, told,          not_told,        told_too_little,
 	both,      moves,         other_hardware,  connection_moves,
 	strangers, other_numbers, number_is_taken, connection_renumbered,
+	seated,    moves_v6,
 };
+
+/* Before there is a secret. */
+static bool neighbour_begin(void)
+{
+	int both[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, both))
+		return false;
+	fflush(NULL);
+	pid = fork_child();
+	close(both[!pid]);
+	neighbour_fd = both[!!pid];
+	if (!pid)
+		neighbour(neighbour_fd);
+	return pid > 0;
+}
 
 static int other_host(int fd)
 {
@@ -523,6 +654,8 @@ static int other_host(int fd)
 	if (unshare(CLONE_NEWNET) || !loopback_up() || !mkdtemp(rundir))
 		return 1;
 	setenv("SOFTHCA_RUNDIR", rundir, 1);
+	if (!neighbour_begin())
+		return 1;
 	if (secret)
 		secret_file(false, 0600);
 	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1)
@@ -647,6 +780,8 @@ int main(int argc, char **argv)
 		SCENE(told_too_little, 3),
 		SCENE(both, 4),
 		SCENE(moves, 5),
+		SCENE(moves_v6, 13),
+		SCENE(seated, 12),
 		SCENE(other_hardware, 6),
 		SCENE(other_numbers, 9),
 		SCENE(number_is_taken, 10),
@@ -657,6 +792,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest same[] = {
 		cmocka_unit_test(open_secret),
 		SCENE(moves, 5),
+		SCENE(seated, 12),
 		SCENE(other_numbers, 9),
 	};
 	const struct CMUnitTest different[] = { SCENE(strangers, 8) };
