@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VSWITCH_PORTS 36u /* as long as they are enough */
+#define VSWITCH_PORTS 8u /* and so many more, where they are not enough */
 #define NODES_MAX LIDS_END
 
 static const struct link_rate edr = { .width = 2, .speed = 4, .speed_ext = 2 };
@@ -149,6 +149,9 @@ static void port_init(struct node *n, unsigned num)
 	pi_put(info, PI_DOWN_DEFAULT, PHYS_POLLING);
 	pi_put(info, PI_NEIGHBOR_MTU, 4);
 	pi_put(info, PI_MTU_CAP, 4);
+	/* As opensm sets them. */
+	pi_put(info, PI_HOQ_LIFE, 16);
+	pi_put(info, PI_VL_STALL_COUNT, 7);
 	pi_put(info, PI_VL_CAP, 4);
 	pi_put(info, PI_OPER_VLS, 4);
 	pi_put(info, PI_VL_ARB_HIGH_CAP, 8);
@@ -362,8 +365,11 @@ static int host_connect(struct fabric *f, struct port *p, char *why,
 	if (p->peer)
 		return 0;
 	at = free_port(sw);
-	if (!at && sw->nports < PORTS_MAX && !sw->id)
-		at = &sw->ports[++sw->nports];
+	if (!at && !sw->id) {
+		sw->nports =
+			(uint8_t)min_u32(sw->nports + VSWITCH_PORTS, PORTS_MAX);
+		at = free_port(sw);
+	}
 	if (!at) {
 		snprintf(why, size, "the virtual switch has no port left");
 		return -1;
@@ -428,6 +434,8 @@ int fabric_add_host(struct fabric *f, const struct fabric_host *h, char *why,
 	pi_put(p->info, PI_NEIGHBOR_MTU, h->mtu ? h->mtu : 5);
 	pi_put(p->peer->info, PI_MTU_CAP, 5);
 	pi_put(p->peer->info, PI_NEIGHBOR_MTU, h->mtu ? h->mtu : 5);
+	if (h->cap_mask)
+		pi_put(p->info, PI_CAP_MASK, h->cap_mask);
 	set_rate(p, &rate);
 	set_rate(p->peer, &rate);
 	link_state(p, true);

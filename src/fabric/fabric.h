@@ -50,6 +50,7 @@ struct fabric_host {
 	uint8_t mtu, mtu_cap; /* 0: 4096 */
 	uint16_t device;
 	uint32_t vendor, revision;
+	uint32_t cap_mask; /* 0: what agents here can do */
 	char desc[FABRIC_DESC_LEN + 1];
 };
 

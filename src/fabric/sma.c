@@ -69,12 +69,15 @@ static int guid_info(const struct sma_request *r)
 
 static int sm_info(const struct sma_request *r)
 {
-	enum { MASTER = 3 };
+	/* opensm heeds another one that has its own default key. */
+	enum { MASTER = 3, KEY = 1, HIGHEST = 15 };
 
 	if (port_management(r->p) != r->f->sm || r->set)
 		return MAD_BAD_ATTRIBUTE;
 	memset(r->data, 0, 64);
 	sm_put(r->data, SM_GUID, r->f->sm->guid);
+	sm_put(r->data, SM_KEY, KEY);
+	sm_put(r->data, SM_PRIORITY, r->f->vswitch ? HIGHEST : 0);
 	sm_put(r->data, SM_ACT_COUNT, 1);
 	sm_put(r->data, SM_STATE, MASTER);
 	return MAD_OK;

@@ -26,6 +26,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REVISION 0xa1u /* which text does not say: ibsim's */
+
 struct word {
 	const char *p;
 	size_t len;
@@ -446,6 +448,7 @@ static int read_node(struct reader *r, unsigned type)
 	n->sys_guid = r->sys_guid ? r->sys_guid : n->guid;
 	n->vendor = r->vendor;
 	n->device = r->device;
+	n->revision = REVISION;
 	if (name_node(r, n, w, m.desc))
 		return -1;
 	if (type == FABRIC_SWITCH) {
