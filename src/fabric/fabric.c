@@ -149,8 +149,7 @@ static void port_init(struct node *n, unsigned num)
 	pi_put(info, PI_DOWN_DEFAULT, PHYS_POLLING);
 	pi_put(info, PI_NEIGHBOR_MTU, 4);
 	pi_put(info, PI_MTU_CAP, 4);
-	/* As opensm sets them. */
-	pi_put(info, PI_HOQ_LIFE, 16);
+	/* As opensm sets them, here and in hoq_life(). */
 	pi_put(info, PI_VL_STALL_COUNT, 7);
 	pi_put(info, PI_VL_CAP, 4);
 	pi_put(info, PI_OPER_VLS, 4);
@@ -295,6 +294,15 @@ static void link_state(struct port *p, bool up)
 	pi_put(p->info, PI_PHYS_STATE, up ? PHYS_UP : PHYS_POLLING);
 }
 
+/* How long a switch keeps a packet at the head of a queue: longer where another
+ * switch may have to wait. */
+static void hoq_life(struct port *p)
+{
+	if (p->node->type == FABRIC_SWITCH)
+		pi_put(p->info, PI_HOQ_LIFE,
+		       p->peer->node->type == FABRIC_SWITCH ? 18 : 16);
+}
+
 int fabric_connect(struct fabric *f, struct port *a, struct port *b,
 		   const struct link_rate *rate)
 {
@@ -306,6 +314,8 @@ int fabric_connect(struct fabric *f, struct port *a, struct port *b,
 		set_rate(a, rate);
 		set_rate(b, rate);
 	}
+	hoq_life(a);
+	hoq_life(b);
 	link_state(a, true);
 	link_state(b, true);
 	f->settled = false;

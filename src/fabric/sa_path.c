@@ -185,7 +185,7 @@ static void pair(struct sa_query *q, struct port *from, struct port *to)
 		return;
 	memcpy(r, q->want, 8); /* the service */
 	for (unsigned i = PR_FLOW_LABEL; i <= PR_SL; i++)
-		if (sa_asks(q, i))
+		if (sa_asks(q, i) && i != PR_NUM_PATH)
 			attr_put(r, &fields[i], attr_get(q->want, &fields[i]));
 	put_gid(r + 8, to);
 	put_gid(r + 24, from);

@@ -306,6 +306,7 @@ static void paths(void **state)
 	assert_int_equal(ask(s), 1);
 	assert_int_equal(record(s, 0)[53], 3);
 	assert_int_equal(record(s, 0)[48], 0x20);
+	assert_int_equal(record(s, 0)[49], 0x80);
 	put_be16(r + 50, 0x1234);
 	assert_int_equal(ask(s), 0);
 	sa_free(s);
