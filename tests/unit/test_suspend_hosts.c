@@ -22,6 +22,7 @@ struct host {
 	int fd; /* to the other one */
 	bool peer;
 	const char *at; /* by this address of IPv6; NULL: by GID 0 */
+	bool got; /* what it says, before this end has asked for it */
 	struct end e;
 };
 
@@ -142,8 +143,9 @@ static void say(struct host *h, uint64_t id)
 static void talk(struct host *h)
 {
 	struct ibv_wc wc;
-	bool sent = false, got = false;
+	bool sent = false, got = h->got;
 
+	h->got = false;
 	say(h, 1);
 	while (!sent || !got) {
 		wc = wait_wc(h->e.cq);
@@ -170,6 +172,11 @@ static uint64_t waits(struct host *h)
 	meet(h); /* it comes back */
 	begin = now_ns();
 	wc = wait_wc(h->e.cq);
+	/* What the other one says next may come before its ACK. */
+	if (wc.wr_id >= 100) {
+		h->got = true;
+		wc = wait_wc(h->e.cq);
+	}
 	expect_wc(&wc, 2, IBV_WC_SUCCESS);
 	return now_ns() - begin;
 }
