@@ -180,6 +180,7 @@ static int node_list(struct fabric *f, struct node *n)
 	if (map_add(&f->by_node, n->guid, n))
 		return -1;
 	f->nodes[f->nnodes++] = n;
+	f->nports += n->nports + 1u;
 	if (n->type == FABRIC_SWITCH) {
 		n->index = (uint32_t)f->nswitches;
 		f->switches[f->nswitches++] = n;
@@ -214,11 +215,12 @@ struct node *fabric_add_node(struct fabric *f, unsigned type, uint64_t guid,
 			 PORTS_MAX);
 		return NULL;
 	}
-	if (f->nnodes == NODES_MAX ||
+	if (f->nnodes == NODES_MAX || f->nports + nports + 1 > ALL_PORTS_MAX ||
 	    (type == FABRIC_SWITCH && f->nswitches == SWITCHES_MAX)) {
-		snprintf(why, size, "more than %u %s",
-			 f->nnodes == NODES_MAX ? NODES_MAX : SWITCHES_MAX,
-			 f->nnodes == NODES_MAX ? "nodes" : "switches");
+		snprintf(why, size,
+			 "a fabric has at most %u nodes, %u switches and %u "
+			 "ports",
+			 NODES_MAX, SWITCHES_MAX, ALL_PORTS_MAX);
 		return NULL;
 	}
 	n = calloc(1, sizeof(*n));

@@ -17,6 +17,7 @@
 
 #define PORTS_MAX 254u
 #define SWITCHES_MAX 4096u
+#define ALL_PORTS_MAX (1u << 20)
 #define LIDS_END 0xc000u
 #define LID_PERMISSIVE 0xffffu
 #define HOPS_MAX 63u
@@ -40,7 +41,7 @@ struct port_tables {
 	uint8_t pkeys[PKEYS * 2];
 	uint8_t vl_arb[4]
 		      [64]; /* by the part that the attribute names, less 1 */
-	uint8_t (*sl2vl)[8]; /* by port of input */
+	uint8_t (*sl2vl)[8]; /* by port of input; or NULL */
 };
 
 struct port {
@@ -83,6 +84,7 @@ struct guid_map {
 struct fabric {
 	struct node **nodes;
 	size_t nnodes, nodes_cap;
+	size_t nports;
 	struct node **switches;
 	size_t nswitches;
 	struct guid_map by_node, by_port;

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define PAIRS_MAX (1u << 20)
+#define PAIRS_MAX (1u << 18)
 #define LIFE_TIME 18u /* a packet's: 4.096 us << 18 */
 
 enum component {

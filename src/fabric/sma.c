@@ -107,8 +107,10 @@ static int set_state(struct port *p, unsigned state, unsigned phys)
 		return MAD_BAD_VALUE;
 	if (state > LINK_INIT && state != old && state != old + 1)
 		return MAD_BAD_VALUE;
-	if (state == LINK_INIT || (state && !p->peer))
+	if (state == LINK_INIT)
 		return MAD_BAD_VALUE;
+	if (!p->peer)
+		return state && state != old ? MAD_BAD_VALUE : MAD_OK;
 	if (state == LINK_DOWN) {
 		/* Disabled it stays down; otherwise the link comes up again. */
 		const unsigned now =
@@ -187,35 +189,31 @@ static int port_info(const struct sma_request *r)
 
 /* ---- tables -------------------------------------------------------------- */
 
-static struct port_tables *tables(struct port *p)
+static void unset_tables(struct port_tables *t)
 {
-	static const uint8_t sl2vl[8] = { 0x01, 0x23, 0x45, 0x67,
-					  0x01, 0x23, 0x45, 0x67 };
-	const unsigned inputs =
-		p->node->type == FABRIC_SWITCH ? p->node->nports + 1u : 1;
-	struct port_tables *t = p->tables;
-
-	if (t)
-		return t;
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return NULL;
-	t->sl2vl = calloc(PORTS_MAX + 1, sizeof(*t->sl2vl));
-	if (!t->sl2vl) {
-		free(t);
-		return NULL;
-	}
-	put_be16(t->pkeys, 0xffff);
-	for (unsigned i = 0; i < inputs; i++)
-		memcpy(t->sl2vl[i], sl2vl, 8);
+	*t = (struct port_tables){ .pkeys = { 0xff, 0xff } };
 	/* High priority: VL 0; low: the others. Pairs of a VL and a weight. */
 	for (unsigned vl = 0; vl < 8; vl++) {
 		t->vl_arb[0][2 * vl] = t->vl_arb[2][2 * vl] = (uint8_t)vl;
 		t->vl_arb[0][2 * vl + 1] = vl ? 4 : 0;
 		t->vl_arb[2][2 * vl + 1] = vl ? 0 : 4;
 	}
-	p->tables = t;
-	return t;
+}
+
+/* A port's, or at *unset, if nothing has been set, what they are then. NULL:
+ * there is no memory. */
+static struct port_tables *tables(const struct sma_request *r, struct port *p,
+				  struct port_tables *unset)
+{
+	if (p->tables)
+		return p->tables;
+	unset_tables(unset);
+	if (!r->set)
+		return unset;
+	p->tables = malloc(sizeof(*p->tables));
+	if (p->tables)
+		*p->tables = *unset;
+	return p->tables;
 }
 
 static int exchange(const struct sma_request *r, void *kept, size_t len)
@@ -233,14 +231,29 @@ static int pkey_table(const struct sma_request *r)
 				 named_port(r, r->mod >> 16) :
 				 r->p;
 	const unsigned block = r->mod & 0xffff;
-	struct port_tables *t;
+	struct port_tables unset, *t;
 
 	if (!p || block >= PKEYS / 32)
 		return MAD_BAD_VALUE;
 	if (r->set && (p->node->host || p->node == r->f->vswitch))
 		return MAD_BAD_VALUE; /* there is one partition */
-	t = tables(p);
+	t = tables(r, p, &unset);
 	return t ? exchange(r, t->pkeys + 64 * block, 64) : -1;
+}
+
+/* Of 16 service levels; the virtual switch may have more ports than it shows. */
+static uint8_t (*sl_tables(struct port_tables *t, const struct node *n))[8]
+{
+	static const uint8_t unset[8] = { 0x01, 0x23, 0x45, 0x67,
+					  0x01, 0x23, 0x45, 0x67 };
+	const unsigned rows = n->id ? n->nports + 1u : PORTS_MAX + 1;
+
+	if (!t->sl2vl) {
+		t->sl2vl = calloc(rows, sizeof(*t->sl2vl));
+		for (unsigned i = 0; t->sl2vl && i < rows; i++)
+			memcpy(t->sl2vl[i], unset, 8);
+	}
+	return t->sl2vl;
 }
 
 static int sl_to_vl(const struct sma_request *r)
@@ -248,12 +261,18 @@ static int sl_to_vl(const struct sma_request *r)
 	const bool sw = r->p->node->type == FABRIC_SWITCH;
 	const unsigned in = sw ? r->mod >> 8 & 0xff : 0;
 	struct port *p = sw ? named_port(r, r->mod & 0xff) : r->p;
-	struct port_tables *t;
+	struct port_tables unset, *t;
+	uint8_t(*rows)[8];
+	int status;
 
 	if (!p || in > p->node->nports)
 		return MAD_BAD_VALUE;
-	t = tables(p);
-	return t ? exchange(r, t->sl2vl[in], 8) : -1;
+	t = tables(r, p, &unset);
+	rows = t ? sl_tables(t, p->node) : NULL;
+	status = rows ? exchange(r, rows[in], 8) : -1;
+	if (t == &unset)
+		free(rows);
+	return status;
 }
 
 static int vl_arbitration(const struct sma_request *r)
@@ -262,12 +281,12 @@ static int vl_arbitration(const struct sma_request *r)
 	struct port *p = r->p->node->type == FABRIC_SWITCH ?
 				 named_port(r, r->mod & 0xffff) :
 				 r->p;
-	struct port_tables *t;
+	struct port_tables unset, *t;
 
 	/* Tables of up to 32 pairs have no second part. */
 	if (!p || (part != 1 && part != 3))
 		return MAD_BAD_VALUE;
-	t = tables(p);
+	t = tables(r, p, &unset);
 	return t ? exchange(r, t->vl_arb[part - 1],
 			    2 * pi_get(p->info, PI_VL_ARB_LOW_CAP)) :
 		   -1;
@@ -336,6 +355,10 @@ static int multicast_forwarding(const struct sma_request *r)
 		return MAD_BAD_ATTRIBUTE;
 	if (block >= MCAST_CAP / 32 || position > PORTS_MAX / 16)
 		return MAD_BAD_VALUE;
+	if (!n->sw.mft && !r->set) {
+		memset(r->data, 0, 64);
+		return MAD_OK;
+	}
 	if (!n->sw.mft)
 		n->sw.mft = calloc(16 * MCAST_CAP, 2);
 	if (!n->sw.mft)

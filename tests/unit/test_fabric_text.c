@@ -306,6 +306,34 @@ static void hostile_texts(void **state)
 	fabric_free(f);
 }
 
+/* What a text costs is bounded, however little it takes to say. */
+static void endless_text(void **state)
+{
+	struct fabric *f = fabric_new();
+	char why[200], *text = malloc(200000), *p = text;
+
+	(void)state;
+	for (unsigned i = 0; i < 5000; i++)
+		p += sprintf(p, "Ca 254 \"%u\"\n", i);
+	assert_int_equal(
+		fabric_read(f, "n", text, (size_t)(p - text), why, sizeof(why)),
+		-1);
+	assert_string_equal(why,
+			    "n:4113: a fabric has at most 49152 nodes, 4096 "
+			    "switches and 1048576 ports");
+	fabric_free(f);
+	f = fabric_new();
+	p = text;
+	for (unsigned i = 0; i < 5000; i++)
+		p += sprintf(p, "Switch 1 \"%u\"\n", i);
+	assert_int_equal(
+		fabric_read(f, "n", text, (size_t)(p - text), why, sizeof(why)),
+		-1);
+	assert_non_null(strstr(why, "n:4097: a fabric has at most"));
+	fabric_free(f);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -315,6 +343,7 @@ int main(void)
 		cmocka_unit_test(a_host_in_it),
 		cmocka_unit_test(wrong_texts),
 		cmocka_unit_test(hostile_texts),
+		cmocka_unit_test(endless_text),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
