@@ -49,6 +49,8 @@ _softhca()
 		awk '{ sub("/.*", "", $4); print $4 }')" -- "$cur")) ;;
 	--devices:*) COMPREPLY=($(compgen -W "$(ls /sys/class/net 2>/dev/null)" -- "$cur")) ;;
 	--format:*) COMPREPLY=($(compgen -W 'sh github docker json k8s' -- "$cur")) ;;
+	--rails:*) COMPREPLY=($(compgen -W '2 4 8' -- "$cur")) ;;
+	--names:*) COMPREPLY=($(compgen -W 'mlx5_%d' -- "$cur")) ;;
 	--part-id:*) COMPREPLY=($(compgen -W '4129' -- "$cur")) ;;
 	--peer:* | -p:*) COMPREPLY=($(compgen -A hostname -- "$cur")) ;;
 	*:FILE | *:FILE'['*) compopt -o filenames 2>/dev/null

@@ -76,13 +76,15 @@ static void print_text(const struct hca_list *l)
 {
 	const struct hca *h;
 	struct gid_text address;
+	struct hca_name name;
 	size_t i, j;
 	bool iwarp;
 
 	for (i = 0; i < l->count; i++) {
 		h = &l->hca[i];
 		iwarp = h->node_type == IBV_NODE_RNIC;
-		printf("%s%s: %sport 1 %s, ", i ? "\n" : "", h->name,
+		printf("%s%s: %sport 1 %s, ", i ? "\n" : "",
+		       hca_names(h, &name),
 		       iwarp                ? "iWARP, " :
 		       hca_is_infiniband(h) ? "InfiniBand, " :
 					      "",
@@ -142,6 +144,7 @@ static void print_json(const struct hca_list *l)
 
 		json_begin(&j, NULL, '{');
 		json_string(&j, "name", h->name);
+		json_string(&j, "softhca_name", h->own_name);
 		json_string(&j, "transport",
 			    h->node_type == IBV_NODE_RNIC ? "iWARP" :
 			    hca_is_infiniband(h)          ? "InfiniBand" :
@@ -186,8 +189,9 @@ int cmd_devices(int argc, char **argv)
 		.parser = parse_devices,
 		.doc = "List the devices that programs see under softhca run, "
 		       "with their ports and GIDs.\v"
-		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES, SOFTHCA_IWARP "
-		       "and SOFTHCA_INFINIBAND, which \"softhca run\" sets "
+		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES, SOFTHCA_RAILS, "
+		       "SOFTHCA_NAMES, SOFTHCA_IWARP and SOFTHCA_INFINIBAND, "
+		       "which \"softhca run\" sets "
 		       "from its options.\n\n"
 		       "Examples:\n"
 		       "  softhca devices\n"

@@ -140,9 +140,27 @@ static void print_mapped(const char *name)
 		printf("%s %s\n", name, path);
 }
 
+/* The type of the first GID of the first device that has one. */
+static void print_gid_type(DIR *devices)
+{
+	char path[300], line[256];
+	struct dirent *d;
+
+	while ((d = readdir(devices))) {
+		snprintf(
+			path, sizeof(path),
+			"/sys/class/infiniband/%.63s/ports/1/gid_attrs/types/0",
+			d->d_name);
+		if (d->d_name[0] == '.' ||
+		    doctor_read_line(path, line, sizeof(line)))
+			continue;
+		printf("gid_type %s\n", line);
+		return;
+	}
+}
+
 int cmd_probe(int argc, char **argv)
 {
-	char line[256];
 	struct stat st;
 	size_t i;
 	DIR *dir;
@@ -162,15 +180,10 @@ int cmd_probe(int argc, char **argv)
 		printf("uverbs ok\n");
 	dir = opendir("/sys/class/infiniband");
 	printf("sysfs %s\n", dir ? "ok" : strerror(errno));
-	if (dir)
+	if (dir) {
+		print_gid_type(dir);
 		closedir(dir);
-	if (!doctor_read_line(
-		    "/sys/class/infiniband/softhca0/ports/1/gid_attrs/"
-		    "types/0",
-		    line, sizeof(line)) ||
-	    !doctor_read_line("/sys/class/infiniband/softib0/ports/1/lid", line,
-			      sizeof(line)))
-		printf("gid_type %s\n", line);
+	}
 	return fflush(stdout) ? 1 : 0;
 }
 

@@ -51,6 +51,7 @@ void check_device(struct doctor *d, struct finding *f)
 {
 	char text[INET6_ADDRSTRLEN];
 	const struct hca *h;
+	struct hca_name name;
 	struct ib_why why;
 	size_t i;
 
@@ -64,7 +65,7 @@ void check_device(struct doctor *d, struct finding *f)
 	}
 	for (i = 0; i < d->hcas.count; i++) {
 		h = &d->hcas.hca[i];
-		TEXT(f, "%s%s has ", i ? "; " : "", h->name);
+		TEXT(f, "%s%s has ", i ? "; " : "", hca_names(h, &name));
 		if (!h->gid_count) {
 			TEXT(f, "no GID: none of its interfaces is up and has "
 				"an address");
@@ -92,7 +93,8 @@ void check_device(struct doctor *d, struct finding *f)
 			continue;
 		}
 		describe_gid(&h->gid[0].entry.gid, text, sizeof(text));
-		TEXT(f, "%zu GIDs, the first %s", h->gid_count, text);
+		TEXT(f, "%zu GID%s, the first %s", h->gid_count,
+		     h->gid_count == 1 ? "" : "s", text);
 	}
 	if (d->hcas.why[0]) {
 		f->status = WARN;

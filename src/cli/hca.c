@@ -28,6 +28,7 @@ struct verbs_api {
 	int (*query_gid_ex)(struct ibv_context *ctx, uint32_t port,
 			    uint32_t index, struct ibv_gid_entry *entry,
 			    uint32_t flags, size_t entry_size);
+	const char *(*own_name)(const struct ibv_device *dev);
 };
 
 /* Keeps the first reason: later ones mostly follow from it. */
@@ -62,10 +63,15 @@ static int load_verbs(struct verbs_api *api, struct hca_list *l,
 		{ "_ibv_query_gid_ex", &api->query_gid_ex },
 	};
 
+	const struct libdir_symbol own = { "shca_device_own_name",
+					   &api->own_name };
+
 	struct libdir_why why;
 	int err = libdir_load(libdir, "libibverbs.so.1", symbols,
 			      sizeof(symbols) / sizeof(symbols[0]), &why);
 
+	if (!err)
+		err = libdir_load(libdir, "libsofthca.so.0", &own, 1, &why);
 	return err ? list_fail(l, -err, "%s; %s", why.text, why.fix) : 0;
 }
 
@@ -114,6 +120,7 @@ static int read_hca(struct hca *h, struct hca_list *l,
 	int err;
 
 	snprintf(h->name, sizeof(h->name), "%s", api->get_device_name(dev));
+	snprintf(h->own_name, sizeof(h->own_name), "%s", api->own_name(dev));
 	snprintf(h->dev_name, sizeof(h->dev_name), "%s", dev->dev_name);
 	h->node_type = dev->node_type;
 	h->node_guid = be64toh(api->get_device_guid(dev));
@@ -173,6 +180,15 @@ int hca_list_read(struct hca_list *l, const char *libdir)
 	if (!err && !l->count)
 		err = list_fail(l, ENODEV, "no device: the list is empty");
 	return err;
+}
+
+const char *hca_names(const struct hca *h, struct hca_name *name)
+{
+	const bool own = !strcmp(h->name, h->own_name);
+
+	snprintf(name->text, sizeof(name->text), own ? "%s" : "%s (%s)",
+		 h->name, h->own_name);
+	return name->text;
 }
 
 void hca_list_free(struct hca_list *l)

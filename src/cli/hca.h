@@ -18,6 +18,7 @@ struct hca_gid {
 
 struct hca {
 	char name[IBV_SYSFS_NAME_MAX];
+	char own_name[16]; /* as it is without SOFTHCA_NAMES */
 	char dev_name[IBV_SYSFS_NAME_MAX];
 	enum ibv_node_type node_type;
 	uint64_t node_guid; /* host order */
@@ -33,6 +34,12 @@ static inline bool hca_is_infiniband(const struct hca *h)
 {
 	return h->port.link_layer == IBV_LINK_LAYER_INFINIBAND;
 }
+
+/* "softhca3", or "mlx5_3 (softhca3)". */
+struct hca_name {
+	char text[IBV_SYSFS_NAME_MAX + 20];
+};
+const char *hca_names(const struct hca *h, struct hca_name *name);
 
 struct hca_list {
 	size_t count;

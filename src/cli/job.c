@@ -13,9 +13,11 @@
 #include "cli/cli.h"
 #include "fabric/fabric.h"
 #include "faults/faults.h"
+#include "net/rails.h"
 #include "os/config.h"
 #include "os/file.h"
 #include "os/options.h"
+#include "os/pci.h"
 #include "trace/pcap.h"
 
 #include <arpa/inet.h>
@@ -176,6 +178,10 @@ static void set_addr(const struct job_option *o, const char *arg)
 		if (!strcmp(text, want) &&
 		    (!scope || !strcmp(scope + 1, a->ifa_name)))
 			found = true;
+		/* All of 127/8 is this host's; no list has it. */
+		if (a->ifa_flags & IFF_LOOPBACK && family == AF_INET &&
+		    !scope && !strncmp(want, "127.", 4))
+			found = true;
 	}
 	freeifaddrs(list);
 	if (!found)
@@ -216,6 +222,57 @@ static void set_devices(const struct job_option *o, const char *arg)
 			  "available: %s",
 			  all);
 	set_variable(o->variable, arg);
+}
+
+/* What it has to be depends on other options: check_rails(). */
+static void set_string(const struct job_option *o, const char *arg)
+{
+	if (!*arg)
+		bad_value("--%s needs a value", o->name);
+	set_variable(o->variable, arg);
+}
+
+/* As every process will. */
+static int check_rails(void)
+{
+	const char *rails = getenv("SOFTHCA_RAILS");
+	struct rail rail[RAILS_MAX];
+	char reason[512];
+
+	if (!rails || !*rails)
+		return 0;
+	if (rails_read(rails, getenv("SOFTHCA_DEVICES"), getenv("SOFTHCA_ADDR"),
+		       rail, reason, sizeof(reason)) > 0)
+		return 0;
+	cli_say("--rails: %s", reason);
+	return -EINVAL;
+}
+
+static void set_names(const struct job_option *o, const char *arg)
+{
+	if (!config_names_valid(arg))
+		bad_value("--names=%s: a name with one %%d, such as mlx5_%%d, "
+			  "of letters, digits, '_', '-' and '.' belongs here",
+			  arg);
+	set_variable(o->variable, arg);
+}
+
+static void set_list(const struct job_option *o, const char *arg,
+		     const char *wrong)
+{
+	if (wrong)
+		bad_value("--%s=%s: %s", o->name, arg, wrong);
+	set_variable(o->variable, arg);
+}
+
+static void set_pci(const struct job_option *o, const char *arg)
+{
+	set_list(o, arg, pci_list_wrong(arg));
+}
+
+static void set_numa(const struct job_option *o, const char *arg)
+{
+	set_list(o, arg, numa_list_wrong(arg));
 }
 
 static void set_loss(const struct job_option *o, const char *arg)
@@ -774,6 +831,10 @@ int job_environment(const struct job_place *place)
 
 	check_variables();
 	warn_iwarp();
+	/* Elsewhere, or later, there may be others. */
+	err = with_tree ? check_rails() : 0;
+	if (err)
+		return err;
 	err = libdir_find(libdir);
 	if (err == -ESRCH) {
 		cli_say("/proc is not mounted, so this program and its "

@@ -291,6 +291,7 @@ static void json_answer(struct json *j, const struct stat_reply *r)
 	for (uint32_t i = 0; i < r->head->ndevices; i++) {
 		json_begin(j, NULL, '{');
 		json_string(j, "name", r->device[i].name);
+		json_string(j, "softhca_name", r->device[i].own_name);
 		json_counters(j, r->device[i].n, stat_names, STAT_COUNTERS);
 		json_end(j, '}');
 	}

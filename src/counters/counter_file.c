@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -38,6 +39,9 @@ const struct counter_name counter_names[] = {
 	{ "port_rcv_data", false, 2, 2, { STAT_RX_BYTES, STAT_DIRECT_BYTES } },
 	{ "port_xmit_packets", false, 0, 1, { STAT_TX_PACKETS } },
 	{ "port_rcv_packets", false, 0, 1, { STAT_RX_PACKETS } },
+	/* Those to groups are not counted apart. */
+	{ "unicast_xmit_packets", false, 0, 1, { STAT_TX_PACKETS } },
+	{ "unicast_rcv_packets", false, 0, 1, { STAT_RX_PACKETS } },
 	{ "rx_atomic_requests", true, 0, 2, { STAT_RX_ATOMICS, STAT_DIRECT_ATOMICS } },
 	{ "rx_read_requests", true, 0, 2, { STAT_RX_READS, STAT_DIRECT_READS } },
 	{ "rx_write_requests", true, 0, 2, { STAT_RX_WRITES, STAT_DIRECT_WRITES } },
@@ -116,17 +120,17 @@ void counter_file_close(struct counter_file *s)
 		munmap(s, sizeof(struct counter_file));
 }
 
-bool counter_file_add(struct counter_file *s, unsigned device,
+bool counter_file_add(struct counter_file *s, unsigned row,
 		      uint64_t added[STAT_COUNTERS],
 		      const uint64_t now[STAT_COUNTERS])
 {
 	bool more = false;
 
-	for (size_t i = 0; device < COUNTER_FILE_DEVICES && i < STAT_COUNTERS;
+	for (size_t i = 0; row < COUNTER_FILE_DEVICES && i < STAT_COUNTERS;
 	     i++) {
 		if (now[i] <= added[i])
 			continue;
-		atomic_fetch_add_explicit(&s->n[device][i], now[i] - added[i],
+		atomic_fetch_add_explicit(&s->n[row][i], now[i] - added[i],
 					  memory_order_relaxed);
 		added[i] = now[i];
 		more = true;
@@ -134,38 +138,50 @@ bool counter_file_add(struct counter_file *s, unsigned device,
 	return more;
 }
 
-int counter_file_device(const char *name)
+static bool row_of(const char *tree, const char *name, size_t len,
+		   unsigned *row)
 {
-	static const char *const kinds[] = { "softhca%2u%n", "softib%2u%n",
-					     "softiw%2u%n" };
-	unsigned n;
-	int end;
+	char path[4096], text[16], *end;
+	ssize_t n = -1;
+	int fd;
 
-	for (int i = 0; i < 3; i++)
-		if (end = 0, sscanf(name, kinds[i], &n, &end) == 1 &&
-				     !name[end] && n < COUNTER_FILE_KIND)
-			return i * COUNTER_FILE_KIND + (int)n;
-	return -1;
+	if (snprintf(path, sizeof(path), "%s/" COUNTER_ROWS "/%.*s", tree,
+		     (int)len, name) >= (int)sizeof(path))
+		return false;
+	fd = sys_open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd >= 0) {
+		n = sys_read(fd, text, sizeof(text) - 1);
+		sys_close(fd);
+	}
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	*row = (unsigned)strtoul(text, &end, 10);
+	return end != text && *row < COUNTER_FILE_DEVICES;
 }
 
-const struct counter_name *counter_name_find(const char *path, unsigned *device)
+const struct counter_name *counter_name_find(const char *tree, const char *path,
+					     unsigned *row)
 {
-	char name[64];
-	int end = 0, n;
+	static const char class[] = "/infiniband/", port[] = "/ports/1/";
+	const char *name = strstr(path, class), *file;
+	char wanted[64];
+	size_t len;
 
-	if (sscanf(path, "%15[a-z0-9]/ports/1/%n", name, &end) != 1 || !end)
+	if (!name)
 		return NULL;
-	n = counter_file_device(name);
-	if (n < 0)
+	name += strlen(class);
+	len = strcspn(name, "/");
+	file = name + len + strlen(port);
+	if (strncmp(name + len, port, strlen(port)) != 0)
 		return NULL;
-	*device = (unsigned)n;
 	for (unsigned i = 0; i < counter_names_n; i++) {
 		const struct counter_name *f = &counter_names[i];
 
-		snprintf(name, sizeof(name), "%s/%s",
+		snprintf(wanted, sizeof(wanted), "%s/%s",
 			 f->hw ? "hw_counters" : "counters", f->name);
-		if (!strcmp(path + end, name))
-			return f;
+		if (!strcmp(file, wanted))
+			return row_of(tree, name, len, row) ? f : NULL;
 	}
 	return NULL;
 }
@@ -199,22 +215,22 @@ static enum counter_port port_counter(const struct counter_name *f)
 }
 
 static uint64_t value_in(struct counter_file *s, const struct counter_name *f,
-			 unsigned device)
+			 unsigned row)
 {
 	const enum counter_port p = port_counter(f);
 	uint64_t sum = 0, off = 0;
 
 	for (unsigned i = 0; i < f->count; i++)
-		sum += atomic_load_explicit(&s->n[device][f->of[i]],
+		sum += atomic_load_explicit(&s->n[row][f->of[i]],
 					    memory_order_relaxed);
 	sum >>= f->shift;
 	if (p < COUNTER_PORT_N)
-		off = atomic_load_explicit(&s->off[device][p],
+		off = atomic_load_explicit(&s->off[row][p],
 					   memory_order_relaxed);
 	return sum > off ? sum - off : 0;
 }
 
-uint64_t counter_name_value(const struct counter_name *f, unsigned device,
+uint64_t counter_name_value(const struct counter_name *f, unsigned row,
 			    const char *tree, const char *dir)
 {
 	struct counter_file *s;
@@ -224,12 +240,12 @@ uint64_t counter_name_value(const struct counter_name *f, unsigned device,
 	s = sums_map(tree, O_RDONLY, PROT_READ);
 	if (!s)
 		return 0;
-	value = value_in(s, f, device);
+	value = value_in(s, f, row);
 	counter_file_close(s);
 	return value;
 }
 
-void counter_port_get(unsigned device, const char *tree, const char *dir,
+void counter_port_get(unsigned row, const char *tree, const char *dir,
 		      uint64_t n[COUNTER_PORT_N])
 {
 	struct counter_file *s;
@@ -243,12 +259,12 @@ void counter_port_get(unsigned device, const char *tree, const char *dir,
 	for (unsigned i = 0; i < counter_names_n; i++) {
 		p = port_counter(&counter_names[i]);
 		if (p < COUNTER_PORT_N)
-			n[p] = value_in(s, &counter_names[i], device);
+			n[p] = value_in(s, &counter_names[i], row);
 	}
 	counter_file_close(s);
 }
 
-int counter_port_reset(unsigned device, const char *tree,
+int counter_port_reset(unsigned row, const char *tree,
 		       const uint64_t more[COUNTER_PORT_N])
 {
 	struct counter_file *s = counter_file_open(tree);
@@ -256,7 +272,7 @@ int counter_port_reset(unsigned device, const char *tree,
 	if (!s)
 		return -EIO;
 	for (int i = 0; i < COUNTER_PORT_N; i++)
-		atomic_fetch_add_explicit(&s->off[device][i], more[i],
+		atomic_fetch_add_explicit(&s->off[row][i], more[i],
 					  memory_order_relaxed);
 	counter_file_close(s);
 	return 0;

@@ -20,27 +20,26 @@
 /* What --sockets knows of other hosts, beside it: rspreload/silent.c. */
 #define SILENT_FILE_NAME "silent-"
 #define COUNTER_FILE_AGE_MS 10 /* how old a value may be that is shown */
-#define COUNTER_FILE_KIND 16 /* devices of one kind, softhca0 to softhca15 */
-#define COUNTER_FILE_DEVICES (3 * COUNTER_FILE_KIND)
+#define COUNTER_FILE_DEVICES                                                   \
+	64 /* rows; what a device's is, its file in COUNTER_ROWS says */
+
+/* Where in a tree, by the name of the device. */
+#define COUNTER_ROWS "rows"
 
 struct counter_file;
-
-/* The number of a device here, by its name (softhca0, softib0, softiw0); -1: it has
- * none, and is not counted. */
-int counter_file_device(const char *name);
 
 /* tree: what SOFTHCA_SYSFS names. NULL: there can be none. */
 struct counter_file *counter_file_open(const char *tree);
 void counter_file_close(struct counter_file *s);
 /* Adds how much now is more than what was added before; added is set to now. True:
  * that was something. */
-bool counter_file_add(struct counter_file *s, unsigned device,
+bool counter_file_add(struct counter_file *s, unsigned row,
 		      uint64_t added[STAT_COUNTERS],
 		      const uint64_t now[STAT_COUNTERS]);
 
 /*
- * A file, by its path from sys/class/infiniband on: "softhca0/ports/1/counters/
- * port_xmit_data". There is one only for what is counted.
+ * A file below sys/class/infiniband, or where that leads: "softhca0/ports/1/
+ * counters/port_xmit_data". There is a value only for what is counted.
  */
 struct counter_name {
 	const char *name;
@@ -51,15 +50,16 @@ struct counter_name {
 };
 extern const struct counter_name counter_names[];
 extern const unsigned counter_names_n;
-/* Its file and its device; NULL: it is none of them. */
-const struct counter_name *counter_name_find(const char *path,
-					     unsigned *device);
+/* What a path of a tree is, from its root on, and the row of its device; NULL: it
+ * is none of them. */
+const struct counter_name *counter_name_find(const char *tree, const char *path,
+					     unsigned *row);
 /*
  * What it holds now, after asking the processes that run, which takes 0.2 s at
  * most; those that do not answer have not added their last. dir: where registries
  * are, as in registry_join(). Nothing counted yet is 0.
  */
-uint64_t counter_name_value(const struct counter_name *f, unsigned device,
+uint64_t counter_name_value(const struct counter_name *f, unsigned row,
 			    const char *tree, const char *dir);
 
 /*
@@ -74,9 +74,9 @@ enum counter_port {
 	COUNTER_RCV_PKTS,
 	COUNTER_PORT_N
 };
-void counter_port_get(unsigned device, const char *tree, const char *dir,
+void counter_port_get(unsigned row, const char *tree, const char *dir,
 		      uint64_t n[COUNTER_PORT_N]);
-int counter_port_reset(unsigned device, const char *tree,
+int counter_port_reset(unsigned row, const char *tree,
 		       const uint64_t more[COUNTER_PORT_N]);
 
 #endif

@@ -318,7 +318,10 @@ static bool is_sound(struct stat_reply *r)
 	r->qp = (const void *)(r->device + h->ndevices);
 	r->text = (const void *)(r->qp + h->nqps);
 	for (uint32_t i = 0; i < h->ndevices; i++)
-		if (!is_printable(r->device[i].name, sizeof(r->device[i].name)))
+		if (!is_printable(r->device[i].name,
+				  sizeof(r->device[i].name)) ||
+		    !is_printable(r->device[i].own_name,
+				  sizeof(r->device[i].own_name)))
 			return false;
 	for (uint32_t i = 0; i < h->nqps; i++)
 		if (r->qp[i].device >= h->ndevices ||

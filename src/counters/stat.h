@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define STAT_VERSION 3
+#define STAT_VERSION 4
 
 /* Of a queue pair, and the sums of a device. */
 enum stat_counter {
@@ -56,6 +56,7 @@ struct stat_head {
 
 struct stat_device {
 	char name[64];
+	char own_name[16]; /* the one without SOFTHCA_NAMES */
 	uint64_t n[STAT_COUNTERS]; /* also of QPs that are gone */
 };
 

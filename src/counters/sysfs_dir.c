@@ -54,7 +54,8 @@ void sysfs_dir_file(struct sysfs_dir *t, const char *dir, const char *name,
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text) - 1, fmt, ap);
 	va_end(ap);
-	strcat(text, "\n");
+	if (*text)
+		strcat(text, "\n");
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	if (!t->err)
 		t->err = t->file(t, path, text);

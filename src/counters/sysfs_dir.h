@@ -17,7 +17,8 @@ struct sysfs_dir;
  */
 typedef void sysfs_dir_describe(struct sysfs_dir *t, const void *arg);
 
-/* A file dir/name with this text and a newline, of up to 510 bytes; dir is
+/* A file dir/name with this text and a newline, of up to 510 bytes, or, if there
+ * is no text, empty; dir is
  * relative to the root of the tree, and made if need be. */
 void sysfs_dir_file(struct sysfs_dir *t, const char *dir, const char *name,
 		    const char *fmt, ...) __attribute__((format(printf, 4, 5)));

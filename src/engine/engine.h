@@ -49,8 +49,13 @@ struct engine_ops {
 	bool (*word)(struct engine *e, const struct roce_rx *pkt,
 		     struct engine_qp **qp, struct roce_rx *inner,
 		     uint64_t now);
-	/* A script raises an event of the port or the device (hooks/faults.h). */
-	void (*event)(struct engine *e, enum ibv_event_type type);
+	/* A script raises an event of the port or the device (hooks/faults.h) of
+	 * that name; "": of all. */
+	void (*event)(struct engine *e, enum ibv_event_type type,
+		      const char *dev);
+	/* Whether a script's dev is a device, and has this address, if any is
+	 * given. */
+	bool (*names_device)(const char *dev, const union ibv_gid *addr);
 	/* The links are drained, and engine.unsettled is not 0. */
 	void (*settle)(struct engine *e, uint64_t now);
 	/* In the thread: a descriptor given to engine_watch_fd() is readable,

@@ -45,6 +45,7 @@ struct fault_what {
 	uint32_t classes; /* of packets: bits of select.c's, 0: any */
 	uint32_t dirs; /* FAULT_OUT, FAULT_IN */
 	uint32_t qpn; /* of this process's QP; 0: any */
+	char dev[64]; /* of this process, by either of its names; "": any */
 	uint32_t peered; /* only packets to or from peer */
 	union ibv_gid peer;
 	uint64_t delay_ns;
@@ -81,6 +82,8 @@ struct fault_rule {
 };
 
 struct faults {
+	/* Whether a device has this address; set by who reads the script. */
+	bool (*names_device)(const char *dev, const union ibv_gid *addr);
 	struct fault_rule rule[FAULTS_MAX_RULES];
 	size_t nrules;
 	uint64_t seed;
@@ -93,6 +96,7 @@ struct fault_packet {
 	uint32_t qpn; /* this process's QP, */
 	uint32_t dest_qpn; /* and where the packet goes */
 	const union ibv_gid *peer; /* NULL: unknown */
+	const union ibv_gid *local; /* of this end; NULL: unknown */
 	size_t bytes; /* of payload */
 	uint32_t dir; /* FAULT_OUT or FAULT_IN */
 };
@@ -117,10 +121,10 @@ struct fault_rule *faults_packet(struct faults *f, const struct fault_packet *p,
 				 uint64_t now_ns, uint64_t *n);
 /* It has not been sent after all, and comes again. */
 void faults_unpacket(struct faults *f, const struct fault_packet *p);
-/* The same for a receive that is about to be taken, and for a call. */
-struct fault_rule *faults_recv(struct faults *f, uint32_t qpn,
-			       const union ibv_gid *peer, uint64_t now_ns,
-			       uint64_t *n);
+/* The same for a receive that is about to be taken, of which a packet has qpn, peer
+ * and local alone; and for a call. */
+struct fault_rule *faults_recv(struct faults *f, const struct fault_packet *p,
+			       uint64_t now_ns, uint64_t *n);
 struct fault_rule *faults_verb(struct faults *f, enum fault_verb v,
 			       uint64_t now_ns, uint64_t *n);
 /* A number that depends on the seed and n alone. */

@@ -186,12 +186,16 @@ static int call(enum fault_verb v)
 bool faults_withhold(const struct qp *core)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp_const(core));
+	const struct fault_packet k = {
+		.qpn = core->qpn,
+		.peer = path ? &path->dgid : NULL,
+		.local = path ? &path->sgid : NULL,
+	};
 	struct fault_rule *r;
 	uint64_t n;
 
 	lock_take(&script.lock);
-	r = faults_recv(script.f, core->qpn, path ? &path->dgid : NULL,
-			clock_ns(), &n);
+	r = faults_recv(script.f, &k, clock_ns(), &n);
 	if (r)
 		acted(r, n);
 	lock_drop(&script.lock);
@@ -350,6 +354,7 @@ static bool send_one(struct engine *e, struct engine_qp *qp,
 		.qpn = qp ? qp->num : 1,
 		.dest_qpn = p->h.dest_qpn,
 		.peer = &p->path->dgid,
+		.local = &p->path->sgid,
 		.bytes = p->payload,
 		.dir = FAULT_OUT,
 	};
@@ -418,6 +423,7 @@ static void receive(struct engine *e, const struct roce_rx *pkt,
 		.qpn = pkt->h.dest_qpn,
 		.dest_qpn = pkt->h.dest_qpn,
 		.peer = &pkt->sgid,
+		.local = &pkt->dgid,
 		.bytes = pkt->len,
 		.dir = FAULT_IN,
 	};
@@ -450,9 +456,9 @@ static void receive(struct engine *e, const struct roce_rx *pkt,
 
 /* ---- events, and the engine's part ------------------------------------- */
 
-/* Events that are due; when the next is. */
+/* Rules of events that are due; when the next is. */
 static size_t events_due(struct engine *e, uint64_t now,
-			 enum ibv_event_type *out)
+			 const struct fault_what **out)
 {
 	size_t n = 0;
 
@@ -465,7 +471,7 @@ static size_t events_due(struct engine *e, uint64_t now,
 			due_at(e, r->begun_ns + r->after_ns);
 			continue;
 		}
-		out[n++] = (enum ibv_event_type)r->what.event;
+		out[n++] = &r->what;
 		acted(r, 0);
 	}
 	return n;
@@ -473,7 +479,7 @@ static size_t events_due(struct engine *e, uint64_t now,
 
 static void expire(struct engine *e, uint64_t now)
 {
-	enum ibv_event_type event[FAULTS_MAX_RULES];
+	const struct fault_what *event[FAULTS_MAX_RULES];
 	size_t n;
 
 	lock_take(&script.lock);
@@ -482,7 +488,21 @@ static void expire(struct engine *e, uint64_t now)
 	n = events_due(e, now, event);
 	lock_drop(&script.lock);
 	for (size_t i = 0; i < n; i++)
-		e->ops->event(e, event[i]);
+		e->ops->event(e, (enum ibv_event_type)event[i]->event,
+			      event[i]->dev);
+}
+
+/* Those that wait for what never comes. */
+static void say_no_device(struct engine *e)
+{
+	for (size_t i = 0; i < script.f->nrules; i++) {
+		const struct fault_rule *r = &script.f->rule[i];
+
+		if (r->what.dev[0] && !e->ops->names_device(r->what.dev, NULL))
+			say("line %u of %s: there is no device %s (softhca "
+			    "devices)",
+			    r->line, script.path, r->what.dev);
+	}
 }
 
 static void opened(struct engine *e)
@@ -496,6 +516,9 @@ static void opened(struct engine *e)
 			script.f->rule[i].begun_ns = now;
 			due_at(e, now);
 		}
+	if (!script.f->names_device)
+		say_no_device(e);
+	script.f->names_device = e->ops->names_device;
 	lock_drop(&script.lock);
 }
 

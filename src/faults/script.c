@@ -61,9 +61,10 @@ enum {
 	SAYS_FOR = 1 << 8,
 	SAYS_BY = 1 << 9,
 	SAYS_ICRC = 1 << 10,
+	SAYS_DEV = 1 << 11,
 	SAYS_SOME = SAYS_NTH | SAYS_EVERY | SAYS_FIRST | SAYS_P,
 	SAYS_WHICH = SAYS_SOME | SAYS_AFTER | SAYS_FOR,
-	SAYS_WHERE = SAYS_QP | SAYS_PEER,
+	SAYS_WHERE = SAYS_QP | SAYS_PEER | SAYS_DEV,
 };
 
 static const uint32_t may_say[FAULT_ACTIONS] = {
@@ -75,7 +76,7 @@ static const uint32_t may_say[FAULT_ACTIONS] = {
 	[FAULT_RNR] = SAYS_WHERE | SAYS_WHICH,
 	[FAULT_KILL] = SAYS_WHERE | SAYS_DIR | SAYS_WHICH,
 	[FAULT_FAIL] = SAYS_WHICH,
-	[FAULT_RAISE] = SAYS_AFTER,
+	[FAULT_RAISE] = SAYS_AFTER | SAYS_DEV,
 };
 
 struct script {
@@ -299,6 +300,20 @@ static bool qp(struct script *s)
 	return true;
 }
 
+static bool dev(struct script *s)
+{
+	const char *text = next(s);
+	char *to = s->r->what.dev;
+
+	if (!*text || strlen(text) >= sizeof(s->r->what.dev))
+		return wrong(s,
+			     "dev=%.80s: the name of a device belongs here, "
+			     "such as softhca1",
+			     text);
+	memcpy(to, text, strlen(text));
+	return true;
+}
+
 static bool dir(struct script *s)
 {
 	uint32_t *dirs = &s->r->what.dirs;
@@ -348,7 +363,7 @@ static const struct {
 	{ "qp", SAYS_QP },   { "peer", SAYS_PEER },   { "dir", SAYS_DIR },
 	{ "nth", SAYS_NTH }, { "every", SAYS_EVERY }, { "first", SAYS_FIRST },
 	{ "p", SAYS_P },     { "after", SAYS_AFTER }, { "for", SAYS_FOR },
-	{ "by", SAYS_BY },   { "icrc", SAYS_ICRC },
+	{ "by", SAYS_BY },   { "icrc", SAYS_ICRC },   { "dev", SAYS_DEV },
 };
 
 static bool value(struct script *s, uint32_t says)
@@ -376,6 +391,8 @@ static bool value(struct script *s, uint32_t says)
 		return by(s);
 	case SAYS_ICRC:
 		return icrc(s);
+	case SAYS_DEV:
+		return dev(s);
 	}
 	return false;
 }
@@ -807,6 +824,8 @@ static void put_where(struct out *o, const struct fault_what *w)
 	if (w->qpn)
 		put(o, w->action == FAULT_KILL ? " 0x%06x" : " qp=0x%06x",
 		    w->qpn);
+	if (w->dev[0])
+		put(o, " dev=%s", w->dev);
 	if (w->peered)
 		put(o, " peer=%s", gid_str(&w->peer, &peer));
 	if (w->action != FAULT_RNR && w->dirs != FAULT_OUT)
@@ -825,6 +844,8 @@ int fault_text(const struct fault_rule *r, char *to, size_t size)
 		return o.len;
 	case FAULT_RAISE:
 		put(&o, " %s", event_name(w->event));
+		if (w->dev[0])
+			put(&o, " dev=%s", w->dev);
 		if (r->after_ns)
 			put_time(&o, " after ", r->after_ns);
 		return o.len;

@@ -60,24 +60,25 @@ static bool is_on_packets(const struct fault_rule *r)
 	return r->what.action < FAULT_RNR || r->what.action == FAULT_KILL;
 }
 
-static bool is_between(const struct fault_rule *r, uint32_t qpn,
-		       const union ibv_gid *peer)
+static bool is_between(const struct faults *f, const struct fault_rule *r,
+		       const struct fault_packet *p)
 {
 	const struct fault_what *w = &r->what;
 
-	return (!w->qpn || w->qpn == qpn) &&
+	return (!w->qpn || w->qpn == p->qpn) &&
 	       (!w->peered ||
-		(peer && !memcmp(peer, &w->peer, sizeof(w->peer))));
+		(p->peer && !memcmp(p->peer, &w->peer, sizeof(w->peer)))) &&
+	       (!w->dev[0] || (p->local && f->names_device &&
+			       f->names_device(w->dev, p->local)));
 }
 
-static bool selects(const struct fault_rule *r, const struct fault_packet *p,
-		    uint32_t classes)
+static bool selects(const struct faults *f, const struct fault_rule *r,
+		    const struct fault_packet *p, uint32_t classes)
 {
 	const struct fault_what *w = &r->what;
 
 	return is_on_packets(r) && w->dirs & p->dir &&
-	       (!w->classes || w->classes & classes) &&
-	       is_between(r, p->qpn, p->peer);
+	       (!w->classes || w->classes & classes) && is_between(f, r, p);
 }
 
 /* Whether n is in one of the ranges; n only ever grows by one, or shrinks by
@@ -145,7 +146,7 @@ struct fault_rule *faults_packet(struct faults *f, const struct fault_packet *p,
 	struct fault_rule *acts = NULL;
 
 	for (size_t i = 0; i < f->nrules; i++)
-		if (selects(&f->rule[i], p, classes))
+		if (selects(f, &f->rule[i], p, classes))
 			consider(f, i, p->bytes, now_ns, &acts, n);
 	return acts;
 }
@@ -157,7 +158,7 @@ void faults_unpacket(struct faults *f, const struct fault_packet *p)
 	for (size_t i = 0; i < f->nrules; i++) {
 		struct fault_rule *r = &f->rule[i];
 
-		if (!selects(r, p, classes) || !r->n)
+		if (!selects(f, r, p, classes) || !r->n)
 			continue;
 		r->n--;
 		r->bytes -= p->bytes < r->bytes ? p->bytes : r->bytes;
@@ -168,15 +169,14 @@ void faults_unpacket(struct faults *f, const struct fault_packet *p)
 	}
 }
 
-struct fault_rule *faults_recv(struct faults *f, uint32_t qpn,
-			       const union ibv_gid *peer, uint64_t now_ns,
-			       uint64_t *n)
+struct fault_rule *faults_recv(struct faults *f, const struct fault_packet *p,
+			       uint64_t now_ns, uint64_t *n)
 {
 	struct fault_rule *acts = NULL;
 
 	for (size_t i = 0; i < f->nrules; i++)
 		if (f->rule[i].what.action == FAULT_RNR &&
-		    is_between(&f->rule[i], qpn, peer))
+		    is_between(f, &f->rule[i], p))
 			consider(f, i, 0, now_ns, &acts, n);
 	return acts;
 }

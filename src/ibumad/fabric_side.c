@@ -187,7 +187,8 @@ static struct side *side_of(struct shca_device *dev)
 
 /* Counters: sums of this user's processes on this host */
 
-static int device_of(uint64_t port_guid)
+/* Of the device with that port; -1: it is not of this host. */
+static int row_of(uint64_t port_guid)
 {
 	struct ibv_device **list;
 	struct netdev_gid gid;
@@ -198,7 +199,7 @@ static int device_of(uint64_t port_guid)
 	for (int i = 0; i < n && found < 0; i++)
 		if (!shca_gid(to_device(list[i]), PORT_NUM, 0, &gid) &&
 		    get_be64(gid.gid.raw + 8) == port_guid)
-			found = counter_file_device(list[i]->name);
+			found = (int)to_device(list[i])->row;
 	free(list);
 	return found;
 }
@@ -212,16 +213,16 @@ static const char *tree(void)
 
 static int counters(void *arg, uint64_t port_guid, struct fabric_counters *c)
 {
-	const int device = device_of(port_guid);
+	const int row = row_of(port_guid);
 	uint64_t n[COUNTER_PORT_N];
 
 	(void)arg;
-	if (device < 0)
+	if (row < 0)
 		return -1;
 	memset(c, 0, sizeof(*c));
 	if (!tree())
 		return 0;
-	counter_port_get((unsigned)device, tree(), config_get()->rundir, n);
+	counter_port_get((unsigned)row, tree(), config_get()->rundir, n);
 	c->xmit_data = n[COUNTER_XMIT_DATA];
 	c->rcv_data = n[COUNTER_RCV_DATA];
 	c->xmit_pkts = c->unicast_xmit = n[COUNTER_XMIT_PKTS];
@@ -238,12 +239,12 @@ static int reset(void *arg, uint64_t port_guid,
 		[COUNTER_XMIT_PKTS] = less->xmit_pkts,
 		[COUNTER_RCV_PKTS] = less->rcv_pkts,
 	};
-	const int device = device_of(port_guid);
+	const int row = row_of(port_guid);
 
 	(void)arg;
-	return device < 0 || !tree() ?
+	return row < 0 || !tree() ?
 		       -1 :
-		       counter_port_reset((unsigned)device, tree(), more);
+		       counter_port_reset((unsigned)row, tree(), more);
 }
 
 static uint16_t mlid(void *arg, const uint8_t mgid[16])

@@ -6,6 +6,7 @@
  */
 #include "config.h"
 
+#include "pci.h"
 #include "report.h"
 
 #include "base/say.h"
@@ -51,6 +52,61 @@ static const char *read_string(const char *name)
 	const char *v = get_variable(name);
 
 	return v ? strdup(v) : NULL;
+}
+
+#define NAME_MAX_PATTERN 58 /* with two digits, a name of the kernel's */
+
+bool config_names_valid(const char *pattern)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyz"
+				    "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				    "0123456789_-.";
+	const char *d = strstr(pattern, "%d");
+
+	return d && strlen(pattern) <= NAME_MAX_PATTERN && pattern[0] != '.' &&
+	       strspn(pattern, plain) == (size_t)(d - pattern) &&
+	       strspn(d + 2, plain) == strlen(d + 2);
+}
+
+void config_name(const char *pattern, unsigned n, char *out, size_t size)
+{
+	const int before = (int)strcspn(pattern, "%");
+
+	snprintf(out, size, "%.*s%u%s", before, pattern, n,
+		 pattern + before + 2);
+}
+
+static const char *read_names(const char *name)
+{
+	const char *v = get_variable(name);
+
+	if (!v || config_names_valid(v))
+		return read_string(name);
+	say_ignored(name, v, "a name with one %d, such as mlx5_%d,");
+	return NULL;
+}
+
+/* A list, unless something is wrong with it. */
+static const char *read_list(const char *name,
+			     const char *(*wrong)(const char *text))
+{
+	const char *v = get_variable(name), *why = v ? wrong(v) : NULL;
+
+	if (!why)
+		return read_string(name);
+	say("%s=%s ignored: %s", name, v, why);
+	ignore(name);
+	return NULL;
+}
+
+static const char *read_pci(const char *name)
+{
+	return read_list(name, pci_list_wrong);
+}
+
+static const char *read_numa(const char *name)
+{
+	return read_list(name, numa_list_wrong);
 }
 
 struct word {

@@ -11,6 +11,7 @@
 #include "os/options.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The ways between two processes of a host that a process may take. A pair
@@ -50,6 +51,10 @@ struct config {
 };
 
 const struct config *config_get(void);
+/* Whether devices can be named so: once %d, and of letters, digits and "-_.". */
+bool config_names_valid(const char *pattern);
+/* The name of device n. */
+void config_name(const char *pattern, unsigned n, char *out, size_t size);
 /* Variables whose values are ignored, NULL behind the last one. */
 const char *const *config_ignored(void);
 

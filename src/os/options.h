@@ -23,6 +23,17 @@ O(addr, const char *, string, "SOFTHCA_ADDR", "addr", "ADDRESS", 0, set_addr, \
 O(devices, const char *, string, "SOFTHCA_DEVICES", "devices", "IF[,IF...]", 0, set_devices, \
   "One device per network interface: softhca0 on the first, and so on " \
   "(default: one device with the addresses of all)") \
+O(rails, const char *, string, "SOFTHCA_RAILS", "rails", "N", 0, set_string, \
+  "N devices, each with an address of its own: of the interfaces of --devices, " \
+  "or 127.0.0.2 and up, within this host; a list of addresses: one device at each") \
+O(names, const char *, names, "SOFTHCA_NAMES", "names", "PATTERN", 0, set_names, \
+  "Name the devices so, such as mlx5_%d, instead of softhca0 and on") \
+O(pci, const char *, pci, "SOFTHCA_PCI", "pci", "ADDRESS[,ADDRESS...]", 0, set_pci, \
+  "Show programs the devices at these PCI addresses, such as 0000:17:00.0, " \
+  "and further ones on the buses behind the last") \
+O(numa, const char *, numa, "SOFTHCA_NUMA", "numa", "NODE[,NODE...]", 0, set_numa, \
+  "Show programs the devices on these NUMA nodes: with two, the first half is " \
+  "on the first") \
 O(iwarp, enum iwarp, iwarp, "SOFTHCA_IWARP", "iwarp", "both|first", OPTION_ARG_OPTIONAL, set_iwarp, \
   "Show a device softiw0 that speaks iWARP (RDMA over TCP) instead of " \
   "softhca0; =both: beside it; =first: beside it, and rdma_cm connects by " \

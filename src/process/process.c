@@ -53,7 +53,15 @@ static void on_restored(struct engine *e)
 	    "before: its connections are dead, and it hears of nothing any "
 	    "more. Use softhca checkpoint and softhca restore, or "
 	    "softhca_suspend()");
-	shca_port_event(e, IBV_EVENT_DEVICE_FATAL);
+	shca_port_event(e, IBV_EVENT_DEVICE_FATAL, "");
+}
+
+static bool names_device(const char *name, const union ibv_gid *addr)
+{
+	struct shca_device *dev = shca_device_named(name);
+	struct netdev_gid at;
+
+	return dev && (!addr || shca_device_addr(dev, addr, &at));
 }
 
 static const struct engine_ops engine_ops = {
@@ -63,6 +71,7 @@ static const struct engine_ops engine_ops = {
 	.word = shca_lease_ctrl,
 	.settle = shca_remote_rsp_settle,
 	.event = shca_port_event,
+	.names_device = names_device,
 	.readable = on_readable,
 	.restored = on_restored,
 };

@@ -148,6 +148,8 @@ static bool copy_devices(struct engine *e, struct copy *c)
 		c->head.ndevices++;
 		snprintf(c->device[i].name, sizeof(c->device[i].name), "%s",
 			 ctx->dev->dev.name);
+		memcpy(c->device[i].own_name, ctx->dev->own_name,
+		       sizeof(c->device[i].own_name));
 		for (size_t k = 0; k < STAT_COUNTERS; k++)
 			c->device[i].n[k] = atomic_load(&ctx->dev->ended[k]);
 	}
@@ -168,18 +170,13 @@ static void copy_free(struct copy *c)
 static bool sums_take(struct shca_stat *st, const struct copy *c)
 {
 	bool more = false;
-	int n;
 
 	if (!st->sums || pthread_mutex_trylock(&st->sums_lock))
 		return false;
 	/* There may be none by now (shca_stat_away()). */
-	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++) {
-		n = counter_file_device(c->dev[d]->dev.name);
-		if (n >= 0)
-			more |= counter_file_add(st->sums, (unsigned)n,
-						 c->dev[d]->added,
-						 c->device[d].n);
-	}
+	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++)
+		more |= counter_file_add(st->sums, c->dev[d]->row,
+					 c->dev[d]->added, c->device[d].n);
 	pthread_mutex_unlock(&st->sums_lock);
 	return more;
 }

@@ -428,6 +428,22 @@ int cma_bind_path(struct cma_id *id)
 		   gid_str(&id->path.sgid, &at), sys_strerror(-err));
 }
 
+/* The kernel leaves to all of 127/8 by 127.0.0.1. Rails have others of it: there a
+ * peer is reached from its own address, as one of an interface is. */
+static void leave_by_peer(struct cma_id *id, const struct sockaddr *dst,
+			  struct sockaddr_storage *src)
+{
+	struct netdev_gid via;
+	struct cma_dev *dev;
+
+	if (!is_loopback(dst) || cma_addr_any(dst) ||
+	    !find_dev(id, (struct sockaddr *)src, &dev, &via) ||
+	    find_dev(id, dst, &dev, &via))
+		return;
+	memcpy(src, dst, cma_addr_len(dst));
+	cma_set_port(src, 0);
+}
+
 /* Finds the way to dst. 0 or -errno. */
 static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 {
@@ -456,6 +472,7 @@ static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 		cma_set_port(dst, port);
 	}
 	if (!id->dev) {
+		leave_by_peer(id, (struct sockaddr *)dst, &src);
 		err = bind_dev(id, (struct sockaddr *)&src);
 		if (err)
 			return why(err == -EADDRNOTAVAIL ? -ENODEV : err,

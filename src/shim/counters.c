@@ -25,7 +25,6 @@
 #include <unistd.h>
 
 #define COUNTERS 64 /* open at a time; of others the value stays */
-#define CLASS "/sys/class/infiniband/"
 
 static bool is_name(const char *name)
 {
@@ -55,7 +54,7 @@ static struct counter {
 	int fd;
 	ino_t ino;
 	const struct counter_name *file; /* NULL: free */
-	unsigned device;
+	unsigned row;
 } counters[COUNTERS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 _Atomic bool counters_any;
@@ -68,7 +67,7 @@ static bool is_open(const struct counter *c)
 	       S_ISREG(st.st_mode);
 }
 
-static void remember(int fd, const struct counter_name *f, unsigned device)
+static void remember(int fd, const struct counter_name *f, unsigned row)
 {
 	struct stat st;
 
@@ -78,7 +77,7 @@ static void remember(int fd, const struct counter_name *f, unsigned device)
 	for (unsigned i = 0; i < COUNTERS; i++) {
 		if (counters[i].fd != fd && is_open(&counters[i]))
 			continue;
-		counters[i] = (struct counter){ fd, st.st_ino, f, device };
+		counters[i] = (struct counter){ fd, st.st_ino, f, row };
 		atomic_store(&counters_any, true);
 		break;
 	}
@@ -104,27 +103,27 @@ static bool write_value(int fd, uint64_t value)
 	return sys_pwrite(fd, text, (size_t)len, 0) == len;
 }
 
-static uint64_t value_of(const struct counter_name *f, unsigned device)
+static uint64_t value_of(const struct counter_name *f, unsigned row)
 {
 	const char *tree = shim_root();
 
-	return tree ? counter_name_value(f, device, tree,
+	return tree ? counter_name_value(f, row, tree,
 					 secure_getenv("SOFTHCA_RUNDIR")) :
 		      0;
 }
 
 /* For reading, as the kernel's is. */
-static int file_of(const struct counter_name *f, unsigned device, int flags)
+static int file_of(const struct counter_name *f, unsigned row, int flags)
 {
 	int err, fd = -1, made = memfd_create("counter", MFD_CLOEXEC);
 
-	if (made >= 0 && write_value(made, value_of(f, device)))
+	if (made >= 0 && write_value(made, value_of(f, row)))
 		fd = open_again(made, O_RDONLY | (flags & O_CLOEXEC));
 	err = errno;
 	if (made >= 0)
 		sys_close(made);
 	if (fd >= 0)
-		remember(fd, f, device);
+		remember(fd, f, row);
 	errno = err;
 	return fd;
 }
@@ -144,7 +143,7 @@ void counters_read(int fd, bool from_start)
 	if (c.file && (from_start || !lseek(fd, 0, SEEK_CUR))) {
 		to = open_again(fd, O_WRONLY | O_CLOEXEC);
 		if (to >= 0) {
-			write_value(to, value_of(c.file, c.device));
+			write_value(to, value_of(c.file, c.row));
 			sys_close(to);
 		}
 	}
@@ -152,21 +151,16 @@ void counters_read(int fd, bool from_start)
 }
 
 /* The type, or the interface, of an entry of the GID table that is empty: the
- * kernel cannot say it. */
+ * kernel cannot say it. In a tree its file is empty. */
 static bool is_no_attr(const char *path)
 {
-	const char *attrs = strstr(path, "/gid_attrs/"), *name;
-	char gid[512];
-	int n;
+	const char *attrs = strstr(path, "/gid_attrs/");
+	struct stat st;
 
-	if (!attrs || !(name = strrchr(path, '/')) ||
-	    (strncmp(attrs + 11, "types/", 6) != 0 &&
-	     strncmp(attrs + 11, "ndevs/", 6) != 0))
-		return false;
-	n = snprintf(gid, sizeof(gid), "%.*s/gids%s", (int)(attrs - path), path,
-		     name);
-	return n > 0 && (size_t)n < sizeof(gid) && access(path, F_OK) &&
-	       !access(gid, F_OK);
+	return attrs &&
+	       (!strncmp(attrs + 11, "types/", 6) ||
+		!strncmp(attrs + 11, "ndevs/", 6)) &&
+	       !stat(path, &st) && S_ISREG(st.st_mode) && !st.st_size;
 }
 
 bool counters_open(int dir, const char *path, int flags, int *fd)
@@ -175,7 +169,7 @@ bool counters_open(int dir, const char *path, int flags, int *fd)
 	const struct counter_name *f;
 	const int err = errno;
 	char full[512];
-	unsigned device;
+	unsigned row;
 
 	if (!path)
 		return false;
@@ -195,14 +189,11 @@ bool counters_open(int dir, const char *path, int flags, int *fd)
 	errno = err;
 	if (!tree || !path || strncmp(path, tree, strlen(tree)))
 		return false;
-	path += strlen(tree);
-	f = strncmp(path, CLASS, strlen(CLASS)) ?
-		    NULL :
-		    counter_name_find(path + strlen(CLASS), &device);
+	f = counter_name_find(tree, path + strlen(tree), &row);
 	if (!f)
 		return false;
 	if ((flags & O_ACCMODE) == O_RDONLY) {
-		*fd = file_of(f, device, flags);
+		*fd = file_of(f, row, flags);
 	} else {
 		errno = EACCES;
 		*fd = -1;

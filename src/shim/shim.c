@@ -1,13 +1,16 @@
 /*
- * shim.c - shows a program /sys/class/infiniband and /dev/infiniband
+ * shim.c - shows a program /sys/class/infiniband and /dev/infiniband, and the
+ * PCI functions that these lead to
  *
  * Some clients bypass libibverbs and read the kernel's RDMA files: UCX uses no
  * device without a character device /dev/infiniband/<name>, others read GID
  * types or list interfaces. "softhca run" has a small tree of such files written
  * (src/verbs/sysfs.c) and preloads this library, which redirects the paths below
- * four prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
- * it when it is first needed. Everything else passes through after one
- * comparison. Counters of the port have a value of their own each time they are
+ * some prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
+ * it when it is first needed. Those of devices of the machine are looked for there
+ * first, and below /sys where the tree has them not. Everything else passes through
+ * after one comparison. realpath(3) names what it finds in the tree as the kernel
+ * would. Counters of the port have a value of their own each time they are
  * opened, or read from their beginning (counters.c).
  *
  * The preload reaches every child of the program, so nothing happens until a
@@ -38,6 +41,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -65,6 +69,38 @@ static bool below_prefix(const char *path)
 			return true;
 	}
 	return false;
+}
+
+static bool begins(const char *path, const char *with)
+{
+	return !strncmp(path, with, strlen(with));
+}
+
+/* Whether a path ends "net/IF/device", or goes on from there. */
+static bool is_netdev_device(const char *path)
+{
+	static const char device[] = "/device";
+	const char *net = path, *end;
+
+	while ((net = strstr(net, "/net/"))) {
+		end = strchr(net + 5, '/');
+		if (end && begins(end, device) &&
+		    (!end[strlen(device)] || end[strlen(device)] == '/'))
+			return true;
+		net++;
+	}
+	return false;
+}
+
+/* What the machine has, too: its PCI functions, and how interfaces lead there. */
+static bool may_be_ours(const char *path)
+{
+	return begins(path, "/sys/") &&
+	       (begins(path, "/sys/devices/pci") ||
+		begins(path, "/sys/bus/pci/devices/") ||
+		((begins(path, "/sys/class/net/") ||
+		  begins(path, "/sys/devices/")) &&
+		 is_netdev_device(path)));
 }
 
 /* The definition of name that is found from where, remembered in *slot. */
@@ -106,6 +142,27 @@ const char *shim_root(void)
 	return ours ? ours() : tree;
 }
 
+/* As it may be in a signal handler, without the C library's. False: too long. */
+static bool join(char buf[REDIRECTED_MAX], const char *tree, const char *path)
+{
+	const size_t tree_len = strlen(tree), len = strlen(path);
+
+	if (tree_len + len >= REDIRECTED_MAX)
+		return false;
+	memcpy(buf, tree, tree_len);
+	memcpy(buf + tree_len, path, len + 1);
+	return true;
+}
+
+static bool is_there(const char *path)
+{
+	const int err = errno;
+	const bool there = !syscall(SYS_faccessat, AT_FDCWD, path, F_OK);
+
+	errno = err;
+	return there;
+}
+
 /*
  * Returns the redirected path, in buf, or path itself. Kept out of line because
  * the C library declares its path arguments never NULL, although the kernel
@@ -115,21 +172,29 @@ static __attribute__((noinline)) const char *redirect(const char *path,
 						      char buf[REDIRECTED_MAX])
 {
 	const char *tree;
-	size_t tree_len, len;
+	bool all;
 
-	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd') ||
-	    !below_prefix(path))
+	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd'))
+		return path;
+	all = below_prefix(path);
+	if (!all && !may_be_ours(path))
 		return path;
 	tree = shim_root();
 	if (!tree || tree[0] != '/')
 		return path;
-	tree_len = strlen(tree);
-	len = strlen(path);
-	if (tree_len + len >= REDIRECTED_MAX)
-		return path;
-	memcpy(buf, tree, tree_len);
-	memcpy(buf + tree_len, path, len + 1);
-	return buf;
+	return join(buf, tree, path) && (all || is_there(buf)) ? buf : path;
+}
+
+/* What realpath(3) has found, as it would be without the tree. */
+static char *unredirect(char *path)
+{
+	const char *tree = path ? shim_root() : NULL;
+	const size_t len = tree ? strlen(tree) : 0;
+
+	if (len && !strncmp(path, tree, len) &&
+	    !strncmp(path + len, "/sys/", 5))
+		memmove(path, path + len, strlen(path + len) + 1);
+	return path;
 }
 
 /*
@@ -238,6 +303,24 @@ static FILE *stream_of(int fd, const char *mode)
 		return fn(path, mode);                                         \
 	}
 
+/* Those that find where links lead. */
+#define SHIM_PATH(name, params, args)                                          \
+	char *name params;                                                     \
+	char *name params                                                      \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		char buf[REDIRECTED_MAX];                                      \
+		char *(*fn)params = (char *(*)params)hidden(&slot, #name);     \
+		const char *given = path;                                      \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return NULL;                                           \
+		}                                                              \
+		path = redirect(path, buf);                                    \
+		return path == given ? fn args : unredirect(fn args);          \
+	}
+
 #define SHIM_READ(name, from_start, params, args)                              \
 	ssize_t name params;                                                   \
 	ssize_t name params                                                    \
@@ -327,11 +410,11 @@ SHIM(int, -1, euidaccess, (const char *path, int mode), (path, mode))
 SHIM(int, -1, faccessat, (int dir, const char *path, int mode, int flags),
      (dir, path, mode, flags))
 
-SHIM(char *, NULL, realpath, (const char *restrict path, char *restrict out),
-     (path, out))
-SHIM(char *, NULL, __realpath_chk, (const char *path, char *out, size_t size),
-     (path, out, size))
-SHIM(char *, NULL, canonicalize_file_name, (const char *path), (path))
+SHIM_PATH(realpath, (const char *restrict path, char *restrict out),
+	  (path, out))
+SHIM_PATH(__realpath_chk, (const char *path, char *out, size_t size),
+	  (path, out, size))
+SHIM_PATH(canonicalize_file_name, (const char *path), (path))
 SHIM(ssize_t, -1, readlink,
      (const char *restrict path, char *restrict out, size_t size),
      (path, out, size))
@@ -402,7 +485,8 @@ static struct dirent64 *dir_read64(void *dir)
 			errno = ENOSYS;                                        \
 			return GLOB_ABORTED;                                   \
 		}                                                              \
-		if (!(flags & GLOB_ALTDIRFUNC) && below_prefix(pattern)) {     \
+		if (!(flags & GLOB_ALTDIRFUNC) &&                              \
+		    (below_prefix(pattern) || may_be_ours(pattern))) {         \
 			flags |= GLOB_ALTDIRFUNC;                              \
 			result->gl_opendir = dir_open;                         \
 			result->gl_closedir = dir_close;                       \

@@ -89,7 +89,8 @@ void shca_async_drop(struct shca_context *ctx, void *object,
 void shca_context_add(struct engine *e, struct shca_context *ctx);
 void shca_context_remove(struct engine *e, struct shca_context *ctx);
 /* An event of the port or the device, for all contexts. */
-void shca_port_event(struct engine *e, enum ibv_event_type type);
+void shca_port_event(struct engine *e, enum ibv_event_type type,
+		     const char *dev);
 /* process->netdev_fd is readable. True: addresses may have changed. */
 bool shca_netdevs_changed(struct engine *e);
 /* They are read again. */

@@ -1,8 +1,8 @@
 /*
  * device.c - devices, their GID tables and attributes
  *
- * A device is a name and a set of addresses: those of all interfaces, or of
- * one (SOFTHCA_DEVICES). It lives as long as the process. A GID keeps its
+ * A device is a name and a set of addresses: those of all interfaces, of one
+ * (SOFTHCA_DEVICES), or one of each kind (SOFTHCA_RAILS). It lives as long as the process. A GID keeps its
  * index: an address that goes leaves a hole, which the next new one fills.
  */
 #include "infiniband.h"
@@ -19,7 +19,9 @@
 #include <string.h>
 #include <sys/param.h>
 
-#define MAX_DEVICES 16
+#define MAX_OF_KIND RAILS_MAX
+#define KINDS 4
+#define MAX_DEVICES (KINDS * MAX_OF_KIND)
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shca_device *devices[MAX_DEVICES];
@@ -52,7 +54,8 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 	return hash;
 }
 
-/* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), or made up. */
+/* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), which rails of one
+ * interface share; or made up. */
 static __be64 device_guid(const struct shca_device *dev)
 {
 	char host[HOST_NAME_MAX + 1] = "";
@@ -73,15 +76,16 @@ static __be64 device_guid(const struct shca_device *dev)
 		memcpy(guid, mac, 3);
 		guid[0] ^= 2;
 		guid[3] = 0xff;
-		guid[4] = 0xfe;
+		guid[4] = (uint8_t)(0xfe - dev->index * (dev->rail.n > 0));
 		memcpy(guid + 5, mac + 3, 3);
 		memcpy(&out, guid, sizeof(out));
 		return out;
 	}
 	/* Only loopback: the host name's hash, the same on each start. */
 	gethostname(host, sizeof(host) - 1);
-	hash = hash_text(FNV_BEGIN, host) + (uint64_t)dev->index;
+	hash = hash_text(FNV_BEGIN, host);
 	memcpy(guid, &hash, sizeof(guid));
+	guid[7] ^= (uint8_t)dev->index;
 	guid[0] = (uint8_t)((guid[0] & ~1) | 2); /* locally administered */
 	memcpy(&out, guid, sizeof(out));
 	return out;
@@ -89,9 +93,13 @@ static __be64 device_guid(const struct shca_device *dev)
 
 static int scan_gids(const struct shca_device *dev, struct netdev_table *t)
 {
+	int err;
+
+	if (dev->rail.n)
+		return rail_scan(&dev->rail, t);
 	/* Of several devices at most one has the address to put first. */
-	int err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
-			      config_get()->addr);
+	err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
+			  config_get()->addr);
 
 	return err == -EADDRNOTAVAIL ? 0 : err;
 }
@@ -122,15 +130,33 @@ static const struct shca_naming naming_mac = { .one_gid = true,
 struct kind {
 	const struct shca_transport *transport; /* NULL: there are none */
 	const struct shca_naming *naming;
+	unsigned rows; /* the first of its rows of counters */
 };
 
-/* index: among those of its kind; n: among all. */
-static int device_create(struct shca_device **out, const struct kind *kind,
-			 const char *ifname, int index, int n)
+static void device_name(struct shca_device *dev, const char *prefix)
+{
+	const char *names = config_get()->names, *sysfs = shca_sysfs_path();
+	struct ibv_device *d = &dev->dev;
+
+	snprintf(dev->own_name, sizeof(dev->own_name), "%.8s%u", prefix,
+		 (unsigned)dev->index);
+	if (names)
+		config_name(names, dev->number, d->name, sizeof(d->name));
+	else
+		strcpy(d->name, dev->own_name);
+	snprintf(d->dev_name, sizeof(d->dev_name), "uverbs%u", dev->number);
+	snprintf(d->dev_path, sizeof(d->dev_path),
+		 "%s/class/infiniband_verbs/uverbs%u", sysfs, dev->number);
+	snprintf(d->ibdev_path, sizeof(d->ibdev_path),
+		 "%.190s/class/infiniband/%.40s", sysfs, d->name);
+}
+
+/* index: among those of its kind. rail: NULL, or all that it has. */
+static int device_create(const struct kind *kind, const char *ifname,
+			 const struct rail *rail, int index)
 {
 	const struct shca_transport *t = kind->transport;
 	struct shca_device *dev = calloc(1, sizeof(*dev));
-	const char *sysfs = shca_sysfs_path();
 	size_t i;
 	int err;
 
@@ -139,10 +165,14 @@ static int device_create(struct shca_device **out, const struct kind *kind,
 	dev->transport = t;
 	dev->naming = kind->naming;
 	dev->index = index;
+	dev->number = (unsigned)ndevices;
+	dev->row = kind->rows + (unsigned)index;
 	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
+	if (rail)
+		dev->rail = *rail;
 	err = scan_gids(dev, &dev->gids);
-	if (!err && n == 0 && config_get()->addr && !*ifname &&
-	    netdev_scan(&dev->gids, NULL, config_get()->addr))
+	if (!err && !rail && dev->number == 0 && config_get()->addr &&
+	    !*ifname && netdev_scan(&dev->gids, NULL, config_get()->addr))
 		say("SOFTHCA_ADDR=%s ignored: no interface that is up has "
 		    "this address; for those that exist: ip addr",
 		    config_get()->addr);
@@ -166,40 +196,52 @@ static int device_create(struct shca_device **out, const struct kind *kind,
 
 	dev->dev.node_type = t->node_type;
 	dev->dev.transport_type = t->type;
-	snprintf(dev->dev.name, sizeof(dev->dev.name), "%s%d", t->prefix,
-		 index);
-	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d", n);
-	snprintf(dev->dev.dev_path, sizeof(dev->dev.dev_path),
-		 "%s/class/infiniband_verbs/uverbs%d", sysfs, n);
-	snprintf(dev->dev.ibdev_path, sizeof(dev->dev.ibdev_path),
-		 "%s/class/infiniband/%.32s", sysfs, dev->dev.name);
-	*out = dev;
+	device_name(dev, t->prefix);
+	devices[ndevices++] = dev;
 	return 0;
 }
 
-/* Those of one kind: one of all interfaces, or one of each in the list. */
+static void rails_add(const struct kind *kind)
+{
+	const struct config *cfg = config_get();
+	struct rail rail[RAILS_MAX];
+	char reason[512];
+	int n = rails_read(cfg->rails, cfg->devices, cfg->addr, rail, reason,
+			   sizeof(reason));
+
+	if (n < 0)
+		say("SOFTHCA_RAILS: no device: %s", reason);
+	for (int i = 0; i < n; i++) {
+		const int err =
+			device_create(kind, rail[i].ifname, &rail[i], i);
+
+		if (err)
+			say("SOFTHCA_RAILS: no device %d: %s", i,
+			    sys_strerror(-err));
+	}
+}
+
+/* Those of one kind: one of all interfaces, one of each in the list, or rails. */
 static int devices_add(const struct kind *kind)
 {
 	const char *p = config_get()->devices;
 	int err, index = 0;
 
-	if (!p || !*p) {
-		err = device_create(&devices[ndevices], kind, "", 0, ndevices);
-		ndevices += !err;
-		return err;
+	if (config_get()->rails) {
+		rails_add(kind);
+		return 0;
 	}
-	while (*p && ndevices < MAX_DEVICES) {
+	if (!p || !*p)
+		return device_create(kind, "", NULL, 0);
+	while (*p && index < MAX_OF_KIND) {
 		size_t len = strcspn(p, ",");
 		char name[IFNAMSIZ] = "";
 
 		if (len && len < sizeof(name)) {
 			memcpy(name, p, len);
-			err = device_create(&devices[ndevices], kind, name,
-					    index, ndevices);
-			if (!err) {
-				ndevices++;
-				index++;
-			} else {
+			err = device_create(kind, name, NULL, index);
+			index += !err;
+			if (err) {
 				say("SOFTHCA_DEVICES: no device for interface "
 				    "%s: %s",
 				    name, sys_strerror(-err));
@@ -216,17 +258,19 @@ static int devices_create(void)
 	const enum iwarp iw = config_get()->iwarp;
 	/* RoCE's are there unless others are asked for instead of them. */
 	const bool roce = ib != INFINIBAND_ONLY && iw != IWARP_ONLY;
+	const struct kind none = { NULL, NULL, 0 };
 	const struct kind iwarp = { iw ? shca_transport_iwarp : NULL,
-				    &naming_mac };
-	const struct kind kinds[] = {
-		iw == IWARP_FIRST ? iwarp : (struct kind){ NULL, NULL },
-		{ roce ? &shca_roce : NULL, &shca_naming_ip },
-		{ ib ? shca_infiniband() : NULL, &shca_naming_lid },
-		iw != IWARP_FIRST ? iwarp : (struct kind){ NULL, NULL },
+				    &naming_mac, 2 * MAX_OF_KIND };
+	const struct kind kinds[KINDS] = {
+		iw == IWARP_FIRST ? iwarp : none,
+		{ roce ? &shca_roce : NULL, &shca_naming_ip, 0 },
+		{ ib ? shca_infiniband() : NULL, &shca_naming_lid,
+		  MAX_OF_KIND },
+		iw != IWARP_FIRST ? iwarp : none,
 	};
 	int err = 0;
 
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !err; i++)
+	for (size_t i = 0; i < KINDS && !err; i++)
 		if (kinds[i].transport)
 			err = devices_add(&kinds[i]);
 	if (ib)
@@ -276,6 +320,24 @@ int shca_device_list(struct ibv_device ***list, int *n)
 	else
 		*list = out;
 	return err;
+}
+
+const char *shca_device_own_name(const struct ibv_device *dev)
+{
+	return container_of(dev, const struct shca_device, dev)->own_name;
+}
+
+struct shca_device *shca_device_named(const char *name)
+{
+	struct shca_device *found = NULL;
+
+	pthread_mutex_lock(&list_lock);
+	for (int i = 0; i < ndevices && !found; i++)
+		if (!strcmp(devices[i]->dev.name, name) ||
+		    !strcmp(devices[i]->own_name, name))
+			found = devices[i];
+	pthread_mutex_unlock(&list_lock);
+	return found;
 }
 
 /* GIDs */
@@ -347,7 +409,10 @@ static uint64_t gids_key(const struct shca_device *dev)
 {
 	const char *addr = config_get()->addr;
 	uint64_t hash = hash_text(FNV_BEGIN, dev->ifnames);
+	struct gid_text text;
 
+	for (size_t i = 0; i < dev->rail.n; i++)
+		hash = hash_text(hash, gid_str(&dev->rail.addr[i].gid, &text));
 	return hash_text(hash_text(hash, "\n"), addr ? addr : "") | 1;
 }
 

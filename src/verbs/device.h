@@ -6,6 +6,7 @@
 
 #include "counters/stat.h"
 #include "net/netdev.h"
+#include "net/rails.h"
 #include "transport/shared.h"
 
 #include <limits.h>
@@ -62,7 +63,11 @@ struct shca_device {
 	const struct shca_transport *transport;
 	const struct shca_naming *naming;
 	char ifnames[IFNAMSIZ]; /* SOFTHCA_DEVICES: its netdev; "": all */
+	struct rail rail; /* SOFTHCA_RAILS: all that it has; n 0: no rail */
+	char own_name[16]; /* softhca0; dev.name, unless SOFTHCA_NAMES is set */
+	unsigned number; /* among all */
 	int index; /* among those of its transport */
+	unsigned row; /* of the counters of the host */
 	__be64 guid;
 	int gid_tbl_len; /* never changes */
 
@@ -89,6 +94,10 @@ void shca_netdevs_look(struct ibv_context *ctx);
  * free(); each stays valid for good.
  */
 int shca_device_list(struct ibv_device ***list, int *n);
+/* The name that it has unless SOFTHCA_NAMES is set. */
+const char *shca_device_own_name(const struct ibv_device *dev);
+/* The device of either name; NULL: none. */
+struct shca_device *shca_device_named(const char *name);
 /* Reads the addresses again. True when a GID came or went. */
 bool shca_device_rescan(struct shca_device *dev, struct engine *e);
 /* Whether its netdev exists; always true for a device of all netdevs. */

@@ -60,12 +60,16 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 		faults_ops->opened(e);
 }
 
-void shca_port_event(struct engine *e, enum ibv_event_type type)
+void shca_port_event(struct engine *e, enum ibv_event_type type,
+		     const char *dev)
 {
+	struct shca_device *of = *dev ? shca_device_named(dev) : NULL;
 	struct shca_process *proc = to_process(e);
 
+	if (*dev && !of)
+		return;
 	pthread_mutex_lock(&proc->contexts.lock);
-	device_event(e, NULL, type);
+	device_event(e, of, type);
 	pthread_mutex_unlock(&proc->contexts.lock);
 }
 

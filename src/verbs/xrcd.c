@@ -287,6 +287,9 @@ bool shca_domain_key(const struct shca_domain *d, uint8_t key[SHCA_DOMAIN_KEY])
 	put_be64(key, d->st_dev);
 	put_be64(key + 8, d->st_ino);
 	memcpy(key + 16, d->dev->ifnames, IFNAMSIZ);
+	/* Of rails, which one; a name ends before. */
+	if (d->dev->rail.n)
+		key[SHCA_DOMAIN_KEY - 1] = (uint8_t)(d->dev->index + 1);
 	return d->fd >= 0;
 }
 

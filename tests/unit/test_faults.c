@@ -173,13 +173,23 @@ static struct fault_packet packet(uint8_t opcode, size_t bytes)
 	static const union ibv_gid peer = {
 		.raw = { [10] = 0xff, 0xff, 192, 0, 2, 7 }
 	};
+	static const union ibv_gid local = {
+		.raw = { [10] = 0xff, 0xff, 192, 0, 2, 1 }
+	};
 
 	return (struct fault_packet){ .opcode = opcode,
 				      .qpn = 0x11,
 				      .dest_qpn = 0x22,
 				      .peer = &peer,
+				      .local = &local,
 				      .bytes = bytes,
 				      .dir = FAULT_OUT };
+}
+
+/* softhca3 has the address of packets. */
+static bool names_device(const char *dev, const union ibv_gid *addr)
+{
+	return !strcmp(dev, "softhca3") && addr->raw[15] == 1;
 }
 
 static bool acts(struct faults *f, struct fault_packet p, uint64_t now)
@@ -195,6 +205,7 @@ static void check(const char *text, struct fault_packet p, const char *want)
 	struct faults *f = parse(text);
 	char got[64] = "";
 
+	f->names_device = names_device;
 	for (size_t i = 0; want[i]; i++)
 		got[i] = acts(f, p, (i + 1) * MS) ? 'x' : '.';
 	if (strcmp(got, want))
@@ -259,6 +270,9 @@ static void selection(void **state)
 	check("drop qp=0x22", p, ".");
 	check("drop peer=192.0.2.7", p, "x");
 	check("drop peer=192.0.2.8", p, ".");
+	check("drop dev=softhca3", p, "x");
+	check("drop dev=softhca2", p, ".");
+	check("drop dev=softhca3 dir=both", in, "x");
 	check("drop", in, ".");
 	check("drop dir=in", in, "x");
 	check("partition 192.0.2.7", in, "x");
@@ -275,6 +289,7 @@ static void selection(void **state)
 static void calls_and_receives(void **state)
 {
 	struct faults *f = parse("fail reg_mr nth=2 ENOMEM\nrnr nth=2 qp=5");
+	const struct fault_packet five = { .qpn = 5 }, six = { .qpn = 6 };
 	struct fault_rule *r;
 	uint64_t n;
 
@@ -286,9 +301,9 @@ static void calls_and_receives(void **state)
 	assert_int_equal(r->what.err, ENOMEM);
 	assert_int_equal(n, 2);
 	assert_null(faults_verb(f, FAULT_REG_MR, 1, &n));
-	assert_null(faults_recv(f, 5, NULL, 1, &n));
-	assert_null(faults_recv(f, 6, NULL, 1, &n));
-	assert_non_null(faults_recv(f, 5, NULL, 1, &n));
+	assert_null(faults_recv(f, &five, 1, &n));
+	assert_null(faults_recv(f, &six, 1, &n));
+	assert_non_null(faults_recv(f, &five, 1, &n));
 	faults_free(f);
 }
 

@@ -1,0 +1,195 @@
+"""Several devices on one host: --rails, --names, --pci and --numa. Each has an address, counters and faults of its own,
+and a rail that fails is no other's."""
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+import rig
+
+
+def softhca(home, *args, status=0, rundir=None):
+    env = dict(os.environ, **({"SOFTHCA_RUNDIR": rundir} if rundir else {}))
+    p = subprocess.run([*home, rig.SOFTHCA, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                       timeout=rig.LIMIT, env=env)
+    assert p.returncode == status, p.stderr
+    return p
+
+
+def devices(home, *options):
+    return json.loads(softhca(home, "run", *options, "--", rig.SOFTHCA, "devices", "--json").stdout)
+
+
+def addresses(device):
+    return [g["address"] for g in device["ports"][0]["gids"]]
+
+
+def test_on_loopback(home):
+    rails = devices(home, "--rails=8", "--names=mlx5_%d")
+    assert [d["name"] for d in rails] == [f"mlx5_{i}" for i in range(8)]
+    assert [d["softhca_name"] for d in rails] == [f"softhca{i}" for i in range(8)]
+    assert [addresses(d) for d in rails] == [[f"127.0.0.{i + 2}"] for i in range(8)]
+    assert len({d["node_guid"] for d in rails}) == 8
+    assert [addresses(d) for d in devices(home, "--rails=2", "--addr=127.0.1.1")] == [["127.0.1.1"], ["127.0.1.2"]]
+    assert [addresses(d) for d in devices(home, "--rails=127.0.0.9,127.0.0.7")] == [["127.0.0.9"], ["127.0.0.7"]]
+
+
+@pytest.fixture(scope="module")
+def four():
+    """Two networks whose interface has four addresses of each kind."""
+    try:
+        net = rig.Network(9000)
+    except rig.NoNamespaces as e:
+        pytest.skip(f"no network namespaces here: {e}")
+    for prefix, host in (net.a, 1), (net.b, 2):
+        for rail in range(1, 4):
+            rig.ip(prefix, f"addr add 10.91.{rail}.{host}/24 dev hca0")
+            rig.ip(prefix, f"-6 addr add fd91:{rail}::{host}/64 dev hca0 nodad")
+    yield net
+    net.close()
+
+
+def test_on_an_interface(four):
+    rails = devices(four.a, "--rails=4", "--devices=hca0")
+    want = [["10.91.0.1", "fd91::1"], *([f"10.91.{i}.1", f"fd91:{i}::1"] for i in range(1, 4))]
+    assert [[a for a in addresses(d) if not a.startswith("fe80")] for d in rails] == want
+    assert len([a for d in rails for a in addresses(d) if a.startswith("fe80")]) == 1  # it has no more
+    assert len({d["node_guid"] for d in rails}) == 4
+    blocks = devices(four.a, "--rails=4", "--devices=hca0,lo")
+    assert [addresses(d)[0] for d in blocks] == ["10.91.0.1", "10.91.1.1", "127.0.0.2", "127.0.0.3"]
+    p = softhca(four.a, "run", "--rails=8", "--devices=hca0", "--", "true", status=125)
+    assert "8 rails on hca0 need 8 addresses of it, and it has 4: ip address add" in p.stderr
+
+
+@pytest.mark.parametrize("option,says", [
+    ("--rails=0", "a number from 1 to 16"), ("--rails=17", "a number from 1 to 16"), ("--rails=4x", "a number"),
+    ("--rails=", "needs a value"), ("--rails=192.0.2.77", "192.0.2.77 is not"),
+    ("--rails=127.0.0.1,127.0.0.1", "twice"), ("--rails=1,2", "a number"),
+    ("--names=mlx5", "one %d"), ("--names=%d%d", "one %d"), ("--names=../%d", "one %d"), ("--names=%d" + "x" * 60, "one %d"),
+    ("--pci=0000:17:00", "0000:17:00.0"), ("--pci=0000:17:20.0", "0000:17:00.0"), ("--pci=,", "0000:17:00.0"),
+    ("--numa=a", "NUMA node"), ("--numa=0,", "NUMA node"), ("--numa=4096", "NUMA node"),
+])
+def test_bad_values(home, option, says):
+    assert says in softhca(home, "run", option, "--", "true", status=125).stderr
+
+
+def test_any_address_of_loopback(home):
+    assert addresses(devices(home, "--addr=127.0.0.9")[0])[0] == "127.0.0.9"
+
+
+def test_wrong_variables_are_ignored(home):
+    p = subprocess.run([*home, rig.SOFTHCA, "run", "--", "ibv_devices"], text=True, stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, timeout=rig.LIMIT,
+                       env=dict(os.environ, SOFTHCA_NAMES="%s", SOFTHCA_PCI="x", SOFTHCA_NUMA="x"))
+    assert all(f"{v} ignored" in p.stderr for v in ("SOFTHCA_NAMES=%s", "SOFTHCA_PCI=x", "SOFTHCA_NUMA=x")), p.stderr
+    assert "softhca0" in p.stdout
+
+
+RAILS = ["--rails=4", "--names=mlx5_%d"]
+
+
+def test_counters_are_each_rails(placements, rundir):
+    """Of the third alone, of a program that has ended; stat has both names."""
+    env = {"SOFTHCA_RUNDIR": rundir}
+    place = placements("local")
+    place.tool("ib_write_bw", "-F", "-n", 100, "-s", 65536, "-d", "mlx5_2", options=RAILS, env=env)
+    sent = [int(softhca(place.server.prefix, "run", *RAILS, "--", "cat",
+                        f"/sys/class/infiniband/mlx5_{i}/ports/1/counters/port_xmit_data", rundir=rundir).stdout)
+            for i in range(4)]
+    assert sent[2] >= 100 * 65536 // 4 and sent[:2] + sent[3:] == [0, 0, 0], sent
+    with rig.running(place.server.prefix, ["ib_write_bw", "-F", "-n", 100000000, "-d", "mlx5_1"], RAILS, env):
+        def stat():
+            return [d for p in json.loads(softhca(place.server.prefix, "stat", "--json", rundir=rundir).stdout)
+                    for d in p.get("devices", [])]
+        rig.until(lambda: len(stat()) == 2, "both ends are listed")
+        assert {(d["name"], d["softhca_name"]) for d in stat()} == {("mlx5_1", "softhca1")}
+
+
+@pytest.mark.parametrize("dev,fails", [("mlx5_1", True), ("mlx5_2", False), ("softhca1", True)])
+def test_a_rail_fails(placements, tmp_path, dev, fails):
+    """The one that a script names, by either name, and no other."""
+    script = tmp_path / "script"
+    script.write_text(f"drop any dev={dev} dir=both\nraise port_err dev=mlx5_9\n")
+    place = placements("local")
+    pair = place.tool("ib_send_lat", "-F", "-n", 20, "-u", 8, "-d", "mlx5_1", options=[*RAILS, "--faults", script],
+                      status=(None, None) if fails else (0, 0), stays=fails)
+    assert ("transport retry counter exceeded" in pair.client.output().lower() or
+            "status 12" in pair.client.output()) == fails, pair.describe()
+    assert "line 2 of" in pair.client.output() and "there is no device mlx5_9" in pair.client.output()
+
+
+PORT_ACTIVE, PORT_ERR = r"IBV_EVENT_PORT_ACTIVE", r"IBV_EVENT_PORT_ERR"
+
+
+def watch(side, rail, *options):
+    p = rig.Proc(side, ["stdbuf", "-oL", "ibv_asyncwatch", "-d", f"mlx5_{rail}"], [*RAILS, *options])
+    p.wait_for("async event FD")
+    return p
+
+
+def test_an_event_of_a_rail(home, tmp_path):
+    script = tmp_path / "script"
+    script.write_text("raise port_err dev=mlx5_1 after 300ms\nraise sm_change after 600ms\n")
+    rails = [watch(rig.Side(home), i, "--faults", script) for i in range(2)]
+    try:
+        for p in rails:
+            p.wait_for("IBV_EVENT_SM_CHANGE")
+        assert [bool(re.search(PORT_ERR, p.output())) for p in rails] == [False, True], rails[0].output()
+    finally:
+        for p in rails:
+            p.kill()
+
+
+def test_an_address_goes_and_comes_back(four):
+    """Its rail goes down, and up; the others have the addresses that they had."""
+    side = rig.Side(four.a)
+    rails = [watch(side, i, "--devices=hca0") for i in range(3)]
+    try:
+        rig.ip(four.a, "addr del 10.91.1.1/24 dev hca0")
+        rig.ip(four.a, "-6 addr del fd91:1::1/64 dev hca0")
+        rails[1].wait_for(PORT_ERR)
+        rig.ip(four.a, "addr add 10.91.1.1/24 dev hca0")
+        rig.ip(four.a, "-6 addr add fd91:1::1/64 dev hca0 nodad")
+        rails[1].wait_for(PORT_ACTIVE)
+    finally:
+        for p in rails:
+            p.kill()
+    assert not any("event_type" in p.output() for p in (rails[0], rails[2])), rails[2].output()
+
+
+@pytest.mark.parametrize("kind,want", [
+    ("--iwarp=both", ["softhca0", "softhca1", "softiw0", "softiw1"]),
+    ("--infiniband=both", ["softhca0", "softhca1", "softib0", "softib1"])])
+def test_of_other_kinds(four, kind, want):
+    got = devices(four.a, "--rails=2", "--devices=hca0", kind)
+    assert [d["name"] for d in got] == want
+    assert [d["name"] for d in devices(four.a, "--rails=2", "--devices=hca0", "--names=x%d-", kind)] == \
+        ["x0-", "x1-", "x2-", "x3-"]
+    lids = [d["ports"][0]["lid"] for d in got if "lid" in d["ports"][0]]
+    assert len(lids) == 2 * (kind == "--infiniband=both")
+
+
+@pytest.mark.parametrize("options", [[], ["--wire"], ["--same-host=copy"], ["--iwarp"]], ids=lambda o: o[0] if o else "")
+def test_rdma_cm_over_a_rail(placements, options):
+    """A listener on all rails; a client of one of them."""
+    place = placements("local")
+    port = rig.free_port()
+    server = rig.Proc(place.server, ["rping", "-s", "-a", "0.0.0.0", "-p", port, "-C", 3, "-V"], [*RAILS, *options])
+    try:
+        def connected():
+            c = rig.Proc(place.client, ["rping", "-c", "-a", "127.0.0.4", "-p", port, "-C", 3, "-V"], [*RAILS, *options])
+            return c.wait() == 0
+        rig.until(connected, "the third rail is connected", server)
+        server.done()
+    finally:
+        server.kill()
+
+
+def test_two_hosts(four):
+    """Each rail reaches the same of the other host, by its own address."""
+    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
+    for rail in 0, 3:
+        pair = place.tool("ib_write_bw", "-F", "-n", 50, "-d", f"mlx5_{rail}", "-x", 0, options=[*RAILS, "--devices=hca0"])
+        assert f"GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:91:{rail:02d}:02" in pair.client.output()
