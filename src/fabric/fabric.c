@@ -334,6 +334,18 @@ static struct port *free_port(struct node *n)
 
 /* ---- hosts --------------------------------------------------------------- */
 
+/* A host has its LID of its address. A node of text that has the same gets
+ * another one, as from a subnet manager that finds both. */
+static int host_lid(struct fabric *f, struct port *p, unsigned lid)
+{
+	struct port *other = lid < LIDS_END ? f->lids[lid] : NULL;
+
+	if (other && other != p && other->node->id && !other->node->host &&
+	    other->node != f->vswitch)
+		fabric_set_lid(f, other, 0, 0);
+	return lid ? fabric_set_lid(f, p, lid, 0) : -1;
+}
+
 static int virtual_switch(struct fabric *f, const struct fabric_host *h,
 			  char *why, size_t size)
 {
@@ -356,7 +368,7 @@ static int virtual_switch(struct fabric *f, const struct fabric_host *h,
 		return -1;
 	}
 	if (fabric_set_port_guid(f, &n->ports[0], n->guid) ||
-	    fabric_set_lid(f, &n->ports[0], h->sm_lid, 0)) {
+	    host_lid(f, &n->ports[0], h->sm_lid)) {
 		snprintf(why, size,
 			 "LID %u is the subnet manager's, and another port has "
 			 "it",
@@ -430,7 +442,7 @@ int fabric_add_host(struct fabric *f, const struct fabric_host *h, char *why,
 	n->revision = h->revision;
 	memset(n->desc, 0, sizeof(n->desc));
 	memcpy(n->desc, h->desc, strnlen(h->desc, sizeof(n->desc)));
-	if (fabric_set_lid(f, p, h->lid, 0)) {
+	if (host_lid(f, p, h->lid)) {
 		const struct port *other =
 			h->lid < LIDS_END ? f->lids[h->lid] : NULL;
 
@@ -511,20 +523,37 @@ static struct port *first_port(struct node *n)
 	return &n->ports[1];
 }
 
+/* Where hosts are it is the virtual switch's. */
 static void place_sm(struct fabric *f)
 {
-	if (f->sm)
-		return;
-	if (f->vswitch) {
+	if (f->vswitch && f->sm != &f->vswitch->ports[0]) {
 		f->sm = &f->vswitch->ports[0];
 		/* Another one that finds it leaves the subnet to it. Of text
 		 * alone it may be had, as ibsim's. */
 		pi_put(f->sm->info, PI_CAP_MASK,
 		       pi_get(f->sm->info, PI_CAP_MASK) | CAP_IS_SM);
-	} else if (f->nnodes) {
+	} else if (!f->sm && f->nnodes) {
 		f->sm = first_port(f->nswitches ? f->switches[0] : f->first);
 	}
+}
+
+/* All ports have it, but those for which a Set has said another. */
+static void spread_sm_lid(struct fabric *f)
+{
+	const unsigned old = f->sm_lid;
+
 	f->sm_lid = f->sm ? (uint16_t)port_lid(f->sm) : 0;
+	for (size_t i = 0; i < f->nnodes; i++) {
+		struct node *n = f->nodes[i];
+
+		for (unsigned k = 0; k <= n->nports; k++) {
+			struct port *p = &n->ports[k];
+			const uint64_t has = pi_get(p->info, PI_SM_LID);
+
+			if (port_management(p) == p && (!has || has == old))
+				pi_put(p->info, PI_SM_LID, f->sm_lid);
+		}
+	}
 }
 
 int fabric_settle(struct fabric *f)
@@ -544,14 +573,7 @@ int fabric_settle(struct fabric *f)
 			give_lid(f, &n->ports[k], &next);
 	}
 	place_sm(f);
-	for (size_t i = 0; i < f->nnodes; i++) {
-		struct node *n = f->nodes[i];
-
-		for (unsigned k = 0; k <= n->nports; k++)
-			if (port_management(&n->ports[k]) == &n->ports[k] &&
-			    !pi_get(n->ports[k].info, PI_SM_LID))
-				pi_put(n->ports[k].info, PI_SM_LID, f->sm_lid);
-	}
+	spread_sm_lid(f);
 	for (size_t i = 0; i < f->nswitches; i++)
 		if (!f->switches[i]->sw.lft)
 			si_put(f->switches[i]->sw_info, SI_LINEAR_TOP,

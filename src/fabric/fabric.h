@@ -14,7 +14,8 @@
  *
  * What text says of a GUID that a host has, too, is said of that host: it hangs
  * where the text has it. Where text knows no host and not the virtual switch, a
- * link leads from that to the first switch of the text that has a free port.
+ * link leads from that to the first switch of the text that has a free port. A
+ * LID that both have is the host's, and the text's node gets another one.
  */
 #ifndef SOFTHCA_FABRIC_FABRIC_H
 #define SOFTHCA_FABRIC_FABRIC_H

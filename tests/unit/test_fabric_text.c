@@ -170,15 +170,24 @@ static void add(struct fabric *f, uint64_t guid, unsigned lid, const char *says)
 static void hosts_beside_it(void **state)
 {
 	struct fabric *f = read_text(two_switches);
+	struct fabric_port p;
 
 	(void)state;
-	add(f, 0x50, 3, "LID 3 of host here is also that of node1 HCA-1");
 	add(f, 0x50, 50, NULL);
+	add(f, 0x51, 50, "LID 50 of host here is also that of here");
 	assert_string_equal((const char *)get(f, 0x50, 12, 0x10, 0),
 			    "node2 HCA-1");
 	assert_string_equal((const char *)get(f, 0x2c90300001006, 50, 0x10, 0),
 			    "here");
 	assert_non_null(get(f, 0x2c90300001006, 255, 0x20, 0));
+	/* Its LID is what it is; a node of the text gets another. */
+	add(f, 0x52, 3, NULL);
+	assert_int_equal(fabric_port_named(f, "node1 HCA-1", 0, &p), 0);
+	assert_int_equal(p.lid, 1);
+	assert_int_equal(p.sm_lid, 255);
+	assert_string_equal((const char *)get(f, 0x50, 3, 0x10, 0), "here");
+	assert_string_equal((const char *)get(f, 0x52, 1, 0x10, 0),
+			    "node1 HCA-1");
 	fabric_free(f);
 }
 
