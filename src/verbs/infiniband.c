@@ -423,6 +423,9 @@ const struct shca_transport *shca_infiniband(void)
 	t.env = env;
 	t.sched = t.sched_recorded = &sched;
 	t.gid_type = IBV_GID_TYPE_IB;
-	t.port_caps = IBV_PORT_CM_SUP | IBV_PORT_SYS_IMAGE_GUID_SUP;
+	/* As the subnet management agent says it (src/fabric). */
+	t.port_caps = IBV_PORT_SL_MAP_SUP | IBV_PORT_SYS_IMAGE_GUID_SUP |
+		      IBV_PORT_EXTENDED_SPEEDS_SUP | IBV_PORT_CM_SUP |
+		      IBV_PORT_CLIENT_REG_SUP;
 	return &t;
 }

@@ -131,6 +131,13 @@ FAMILIES = {
         "ping-pongs without -g, perftest without -x, qperf without -cm, ucx_perftest by LIDs and by GIDs, fi_pingpong, rping, "
         "udaddy; three programs in the manner of tutorials",
         [r"test_infiniband.py::test_(pingpong|xsrq|perftest|qperf|ucx|fi_pingpong|classic\[|rping|udaddy)"], []),
+    "infiniband-diags": Family(
+        "infiniband-diags srptools ibacm opensm ibverbs-utils", "--infiniband, over our libibumad: ibstat, ibstatus, ibaddr, "
+        "smpquery, perfquery, sminfo, ibnetdiscover, iblinkinfo, ibhosts, ibswitches, ibnodes, ibtracert, ibroute, "
+        "ibqueryerrors, ibcacheedit, saquery; ibping and ibsysstat with their servers, on one host and on two; srp_daemon -o, "
+        "ibacm with ib_acme, ibv_asyncwatch; opensm over --fabric", ["test_umad.py::"],
+        ["A server of ibsysstat that is not there is reported as \"sysstat ping succeeded\": ibsysstat does not look at the "
+         "status of the answer, on any device."]),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),
     "curl": Family(

@@ -1,6 +1,7 @@
 """InfiniBand's tools (infiniband-diags): unmodified, over our libibumad, on one
 host and between two."""
 import re
+import socket
 
 import pytest
 
@@ -98,6 +99,97 @@ def test_lists(side, name, line):
     out = tool(side, name)
     matches(out, line)
     assert len(out.splitlines()) == (2 if name == "ibnodes" else 1), out
+
+
+def test_routes(side):
+    matches(tool(side, "ibtracert 2 255"), r"^\[1\] -> switch port \{0x025348cb0a5b0000\}\[\d+\] lid 255-255 ")
+    matches(tool(side, "ibroute 255"), r"^0x0002 \d+ : \(Channel Adapter portguid 0x025348ca0a5b0002: ",
+            r"^0x00ff 000 : \(Switch portguid 0x025348cb0a5b0000: ")
+
+
+def test_ibqueryerrors(side):
+    matches(tool(side, "ibqueryerrors"), "2 nodes checked, 0 bad nodes found")
+
+
+def test_ibcacheedit(side, tmp_path):
+    """What ibnetdiscover has kept is edited, and read by the others."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    tool(side, f"ibnetdiscover --cache {one}")
+    tool(side, f"ibcacheedit --switchguid 0x025348cb0a5b0000:0x1234 {one} {two}")
+    matches(tool(side, f"ibnetdiscover --load-cache {two}"), r"switchguid=0x1234\(")
+
+
+@pytest.mark.parametrize("args, lines", [
+    ("", [r"NodeDescription\.+softhca virtual switch$", r"port_guid\.+0x025348ca0a5b0002$"]),
+    ("-p", [r"dgid\.+fe80::253:48ca:a5b:2$", r"slid\.+2$", r"pkey\.+0xFFFF$"]),
+    ("--src-to-dst 2:255", [r"slid\.+2$", r"dlid\.+255$"]), ("-g", [r"Mlid\.+0xC0"]), ("-x", [r"FromLID\.+2$"]),
+    ("-c", ["SA ClassPortInfo:$"]), ("-s", [r"base_lid\.+255$"]), ("PIR", [r"EndPortLid\.+2$"])])
+def test_saquery(side, args, lines):
+    matches(tool(side, f"saquery {args}".strip()), *lines)
+
+
+@pytest.mark.parametrize("options", [[], ["--rundir"]])
+def test_containers_are_hosts(placements, rundir, options):
+    """Processes of other networks of this host are seen where they share a directory."""
+    place = placements("ib_netns")
+    options = [*IB, *(["--rundir", rundir] if options else [])]
+    server = rig.Proc(place.client, ["ibping", "-S"], options)
+    try:
+        server.wait_bound(4791)
+        out = place.server.run(["ibnetdiscover"], options)
+        assert ("H-025348ca0a5b0001" in out) == (len(options) > 1), out
+        if len(options) > 1:
+            matches(out, r'\]\t"H-025348ca0a5b0001"\[1\]\(25348ca0a5b0001\) \t\t# "10.91.0.1" lid 1 4xEDR$')
+    finally:
+        server.kill()
+
+
+# ---- others ----------------------------------------------------------------
+
+
+def test_srp_daemon(side):
+    assert "Query did not find any targets" in tool(side, "srp_daemon -o -v")
+
+
+def test_ibacm(side, tmp_path):
+    """It joins its group, and has path records of the subnet's administration."""
+    if missing := rig.need("ibacm", "ib_acme"):
+        pytest.skip(f"not installed: {missing}")
+    (tmp_path / "opts").write_text(f"log_file {tmp_path}/log\nlog_level 1\nlock_file {tmp_path}/pid\nserver_mode unix\n"
+                                   "acme_plus_kernel_only no\n")
+    (tmp_path / "addr").write_text("testname softib0 1 default\n")
+    # A /run of its own, where its socket is.
+    script = (f"mount -t tmpfs none /run || exit 77; ibacm -P -O {tmp_path}/opts -A {tmp_path}/addr & acm=$!; "
+              "i=0; while ! ib_acme -f l -s 2 -d 2 -v && [ $i -lt 100 ]; do i=$((i + 1)); sleep 0.1; done; kill $acm")
+    try:
+        out = side.run(["unshare", "-rm", "sh", "-c", script], IB)
+    except rig.Failed as e:
+        if "exit status 77" in str(e) or "unshare failed" in str(e):
+            pytest.skip("no mount namespace here")
+        raise
+    matches(out, r"^  dlid: 2$", r"^  slid: 2$", r"^  mtu: 5$", "^SA verification: success$")
+    assert "join successful" in (tmp_path / "log").read_text()
+
+
+def test_opensm(side, topology, tmp_path):
+    """It finds and configures what the file says, at one of whose nodes it is."""
+    if missing := rig.need("opensm"):
+        pytest.skip(f"not installed: {missing}")
+    out = side.run(["env", f"OSM_TMP_DIR={tmp_path}", f"OSM_CACHE_DIR={tmp_path}", "opensm", "-o", "-V", "-f",
+                    tmp_path / "log"], ["--fabric", f"{topology}@H-0002c903000a0001"])
+    assert "SUBNET UP" in (tmp_path / "log").read_text(), out
+    matches(out, r"CA : 01 : ACT : 0065 .* 0002c903000a0002 \* 0002c9020045a8b0 \(01\)|"
+                 r"CA : 01 : ACT : 0065 .* 0002c903000a0002 [*:] 0002c9020045a8b0 \(01\)",
+            r"CA : 01 : ACT : 0066 .* 0002c903000a0012 [*:] 0002c9020045a8b0 \(02\)",
+            r"SW : 01 : ACT .* 0002c9020045a8b0 [*:] 0002c903000a0002 \(01\)")
+
+
+def test_ibv_asyncwatch(side):
+    watch = rig.Proc(side, ["ibv_asyncwatch"], IB)
+    try:
+        watch.wait_for("^softib0: async event FD")
+    finally:
+        watch.kill()
 
 
 # ---- a fabric of a file ----------------------------------------------------
@@ -208,9 +300,25 @@ def test_ibping(placements, name):
         server.wait_bound(4791)
         out = place.client.run(["ibping", "-c", "3", str(lid)], place.options)
         matches(out, rf"^Pong from .* \(Lid {lid}\): time", "^3 packets transmitted, 3 received, 0% packet loss")
+        if name != "ib_netns":  # where the subnet's administration knows it
+            guid = place.server.run(["ibstat", "-p"], place.options).strip()
+            out = place.client.run(["ibping", "-c", "2", "-G", guid], place.options)
+            matches(out, "^2 packets transmitted, 2 received, 0% packet loss")
         # The class has one server at a port.
         out = place.server.run(["ibping", "-S"], place.options, status=255)
         assert "can't serve class 50" in out
+    finally:
+        server.kill()
+
+
+def test_ibsysstat(placements):
+    """Another class, whose requests have attributes."""
+    place = placements("ib_netns")
+    server = rig.Proc(place.server, ["ibsysstat", "-S"], IB)
+    try:
+        server.wait_bound(4791)
+        assert tool(place.client, "ibsysstat 2") == "sysstat ping succeeded\n"
+        assert socket.gethostname() in tool(place.client, "ibsysstat 2 host")
     finally:
         server.kill()
 
