@@ -84,8 +84,9 @@ static uint32_t next_tid(void)
 static int agent_add(struct port *p, const struct agent *want)
 {
 	int id = -ENOMEM, err = check(want);
-	struct agent *a;
+	union ibv_gid at = { { 0 } };
 	bool known = false;
+	struct agent *a;
 
 	if (err)
 		return err;
@@ -108,13 +109,13 @@ static int agent_add(struct port *p, const struct agent *want)
 	pthread_mutex_unlock(&p->lock);
 	if (err || id < 0 || !serves(want) || known)
 		return err ? err : id;
-	err = wire_serve(p, &p->agent[id]);
-	if (!err)
-		return id;
+	err = wire_serve(p, want, &at);
 	pthread_mutex_lock(&p->lock);
-	p->agent[id].used = false;
+	a = &p->agent[id];
+	a->used = a->served = !err;
+	a->at = at;
 	pthread_mutex_unlock(&p->lock);
-	return err;
+	return err ? err : id;
 }
 
 static void copy_mask(struct agent *a, const long *mask)
@@ -211,53 +212,50 @@ int umad_register2(int fd, struct umad_reg_attr *attr, uint32_t *agent_id)
 	return 0;
 }
 
-/* Whether another agent with other methods is served instead of it. */
-static bool inherits(struct port *p, struct agent *gone)
+/* Another agent of this class, with other methods, is what others find instead. */
+static bool inherit(struct port *p, const struct agent *gone)
 {
-	struct agent *a, *heir = NULL;
+	struct agent *a;
 
-	pthread_mutex_lock(&p->lock);
-	for (int i = 0; i < UMAD_CA_MAX_AGENTS && !heir; i++) {
+	for (int i = 0; i < UMAD_CA_MAX_AGENTS; i++) {
 		a = &p->agent[i];
-		if (a != gone && serves(a) &&
-		    same_class(a, gone->class, gone->version, gone->oui))
-			heir = a;
+		if (!serves(a) ||
+		    !same_class(a, gone->class, gone->version, gone->oui))
+			continue;
+		a->at = gone->at;
+		a->served = true;
+		return true;
 	}
-	if (heir) {
-		heir->at = gone->at;
-		heir->served = true;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return heir;
+	return false;
 }
 
 int umad_unregister(int fd, int agentid)
 {
 	struct port *p = port_get(fd);
-	struct agent *a;
+	struct agent gone = { 0 };
 	struct sent *s, *next;
 
-	if (!p || agentid < 0 || agentid >= UMAD_CA_MAX_AGENTS ||
-	    !p->agent[agentid].used) {
-		if (p)
-			port_put(p);
-		errno = EINVAL;
-		return -1;
+	if (p && agentid >= 0 && agentid < UMAD_CA_MAX_AGENTS) {
+		pthread_mutex_lock(&p->lock);
+		gone = p->agent[agentid];
+		p->agent[agentid] = (struct agent){ 0 };
+		for (s = gone.used ? p->sent : NULL; s; s = next) {
+			next = s->next;
+			if (s->agent != (unsigned)agentid)
+				continue;
+			port_unlink(p, s);
+			sent_free(s);
+		}
+		gone.served = gone.served && !inherit(p, &gone);
+		port_arm(p);
+		pthread_mutex_unlock(&p->lock);
 	}
-	a = &p->agent[agentid];
-	if (a->served && !inherits(p, a))
-		wire_unserve(a);
-	pthread_mutex_lock(&p->lock);
-	for (s = p->sent; s; s = next) {
-		next = s->next;
-		if (s->agent != (unsigned)agentid)
-			continue;
-		port_unlink(p, s);
-		sent_free(s);
-	}
-	*a = (struct agent){ 0 };
-	port_arm(p);
-	pthread_mutex_unlock(&p->lock);
-	port_put(p);
-	return 0;
+	if (gone.served)
+		wire_unserve(&gone);
+	if (p)
+		port_put(p);
+	if (gone.used)
+		return 0;
+	errno = EINVAL;
+	return -1;
 }

@@ -49,13 +49,13 @@ static struct side sides[SIDES];
 static void add_host(struct side *s, const struct netdev_gid *port,
 		     uint32_t addr, const char *desc)
 {
-	const uint16_t sm_lid = ib_sm_lid(port->prefix);
 	struct fabric_host h = {
 		.node_guid = ib_guid(addr),
 		.port_guid = ib_guid(addr),
 		.switch_guid = ib_switch_guid(addr, port->prefix),
 		.lid = ib_lid(addr, port->prefix),
-		.sm_lid = sm_lid,
+		.sm_lid = ib_sm_lid(port->prefix),
+		.cap_mask = s->dev->transport->port_caps,
 		.mtu = (uint8_t)netdev_ib_mtu(port->mtu),
 	};
 	char why[256];
@@ -259,6 +259,12 @@ static uint16_t mlid(void *arg, const uint8_t mgid[16])
 }
 
 /* Where programs are */
+
+void fabric_forked(void)
+{
+	pthread_mutex_init(&sides_lock, NULL);
+	memset(sides, 0, sizeof(sides));
+}
 
 int fabric_open(struct shca_device *dev)
 {

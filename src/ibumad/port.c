@@ -77,6 +77,35 @@ void port_put(struct port *p)
 		port_free(p);
 }
 
+/*
+ * A fork waits until ports are whole: its child has them as well, and asks the
+ * fabric by them; what comes by QP1 is its parent's.
+ */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&ports_lock);
+	for (struct port *p = ports; p; p = p->next)
+		pthread_mutex_lock(&p->lock);
+}
+
+static void after_fork(void)
+{
+	for (struct port *p = ports; p; p = p->next)
+		pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&ports_lock);
+}
+
+static void in_child(void)
+{
+	after_fork();
+	fabric_forked();
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, in_child);
+}
+
 static int failed(int err)
 {
 	errno = -err;
@@ -86,6 +115,7 @@ static int failed(int err)
 int umad_open_port(const char *ca_name, int portnum)
 {
 	struct shca_device *dev = ca_resolve(ca_name, &portnum);
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	_Atomic(void *) *slot;
 	uint64_t guid;
 	struct port *p;
@@ -96,6 +126,7 @@ int umad_open_port(const char *ca_name, int portnum)
 		return failed(-ENODEV);
 	if (!ca_port(dev, portnum, &guid))
 		return failed(-EINVAL);
+	pthread_once(&once, watch_forks);
 	if (fabric_open(dev))
 		return failed(-EIO);
 	p = calloc(1, sizeof(*p));

@@ -38,7 +38,9 @@ enum { FLAG_ACTIVE = 1, FLAG_FIRST = 2, FLAG_LAST = 4 };
 /* Sending */
 
 struct rmpp_tx {
-	uint32_t segments, acked, next, window;
+	uint32_t segments, acked, window;
+	uint32_t next; /* to be sent, perhaps again, */
+	uint32_t fresh; /* and for the first time */
 	unsigned tries;
 	bool ended;
 };
@@ -57,7 +59,7 @@ int rmpp_tx_new(struct sent *s)
 	if (!t)
 		return -ENOMEM;
 	t->segments = data ? (uint32_t)((data + room - 1) / room) : 1;
-	t->next = 1;
+	t->next = t->fresh = 1;
 	t->window = 1;
 	t->tries = ACK_TRIES;
 	s->rmpp = t;
@@ -123,6 +125,7 @@ bool rmpp_tx_next(struct sent *s, uint64_t now_ns, uint8_t mad[MAD_LEN])
 		t->next = t->acked + 1;
 	}
 	put_segment(s, t->next++, mad);
+	t->fresh = max_u32(t->fresh, t->next);
 	s->due_ns = t->next > t->segments || t->next > t->window ?
 			    now_ns + ACK_NS :
 			    0;
@@ -148,13 +151,14 @@ void rmpp_tx_answer(struct sent *s, const uint8_t *mad)
 	}
 	/* One that acknowledges what was never sent is nobody's. */
 	if (mad[TYPE_AT] != TYPE_ACK || segment < t->acked ||
-	    segment >= t->next || window < segment)
+	    segment >= t->fresh || window < segment)
 		return;
 	if (segment > t->acked || window > t->window) {
 		t->tries = ACK_TRIES;
 		s->due_ns = 0;
 	}
 	t->acked = segment;
+	t->next = max_u32(t->next, segment + 1);
 	t->window = max_u32(t->window, window);
 	t->ended = t->acked == t->segments;
 }
@@ -186,6 +190,7 @@ static void rx_drop(struct port *p, struct rmpp_rx **at)
 
 	*at = r->next;
 	p->nrmpp--;
+	p->rmpp_bytes -= r->size;
 	free(r->message);
 	free(r);
 }
@@ -240,7 +245,7 @@ static struct rmpp_rx *rx_find(struct port *p, const union ibv_gid *from,
 }
 
 /* Room for one more segment. */
-static bool rx_grow(struct rmpp_rx *r, size_t need)
+static bool rx_grow(struct port *p, struct rmpp_rx *r, size_t need)
 {
 	size_t size = r->size ? r->size : 4096;
 	uint8_t *more;
@@ -249,10 +254,13 @@ static bool rx_grow(struct rmpp_rx *r, size_t need)
 		size *= 2;
 	if (size == r->size)
 		return true;
+	if (p->rmpp_bytes + size - r->size > RMPP_BYTES)
+		return false;
 	more = realloc(r->message, size);
 	if (!more)
 		return false;
 	r->message = more;
+	p->rmpp_bytes += size - r->size;
 	r->size = size;
 	return true;
 }
@@ -272,8 +280,7 @@ static void put_answer(const uint8_t *mad, uint8_t type, uint8_t status,
 }
 
 size_t rmpp_rx(struct port *p, const union ibv_gid *from, const uint8_t *mad,
-	       uint64_t now_ns, uint8_t answer[MAD_LEN],
-	       const uint8_t **message)
+	       uint64_t now_ns, uint8_t answer[MAD_LEN], uint8_t **message)
 {
 	const size_t off = mad_data_offset(mad[1]), room = MAD_LEN - off;
 	const uint32_t n = get_be32(mad + SEGMENT_AT);
@@ -295,7 +302,7 @@ size_t rmpp_rx(struct port *p, const union ibv_gid *from, const uint8_t *mad,
 		return 0;
 	}
 	at = n == 1 ? 0 : off + (size_t)(n - 1) * room;
-	if (at + MAD_LEN > RMPP_MAX || !rx_grow(r, at + MAD_LEN)) {
+	if (at + MAD_LEN > RMPP_MAX || !rx_grow(p, r, at + MAD_LEN)) {
 		put_answer(mad, TYPE_STOP, STATUS_RESOURCES, n, answer);
 		return 0;
 	}
@@ -316,5 +323,8 @@ size_t rmpp_rx(struct port *p, const union ibv_gid *from, const uint8_t *mad,
 	if (last > SEGMENT_BYTES || last < SEGMENT_BYTES - room)
 		last = SEGMENT_BYTES;
 	*message = r->message;
+	p->rmpp_bytes -= r->size;
+	r->message = NULL;
+	r->size = 0;
 	return off + (size_t)n * room - (SEGMENT_BYTES - last);
 }

@@ -30,13 +30,12 @@ bool rmpp_is_data(const uint8_t *mad);
 void rmpp_tx_answer(struct sent *s, const uint8_t *mad);
 
 /*
- * A segment from a peer. answer: what is to be sent back. Returns the message's
- * length if it is whole now, at *message as long as the port is locked; 0: there
- * is more to come, or it was whole before.
+ * A segment from a peer. answer: what is to be sent back, nothing where it begins
+ * with 0. Returns the message's length if it is whole now, in *message, to be freed;
+ * 0: there is more to come, or it was whole before.
  */
 size_t rmpp_rx(struct port *p, const union ibv_gid *from, const uint8_t *mad,
-	       uint64_t now_ns, uint8_t answer[MAD_LEN],
-	       const uint8_t **message);
+	       uint64_t now_ns, uint8_t answer[MAD_LEN], uint8_t **message);
 void rmpp_rx_free(struct port *p);
 
 #endif

@@ -32,6 +32,7 @@
 #define SENT_MADS 4096
 /* The longest message of several packets. */
 #define RMPP_MAX (4u << 20)
+#define RMPP_BYTES (16u << 20) /* of those of a port that are not whole yet */
 
 #define TID_BITS 0xfffu /* of an agent, in a chunk of numbers (registry.h) */
 
@@ -107,7 +108,7 @@ struct port {
 	struct sent *sent, **sent_tail;
 	size_t nsent;
 	struct rmpp_rx *rmpp;
-	size_t nrmpp;
+	size_t nrmpp, rmpp_bytes;
 };
 
 /* port.c */
@@ -165,14 +166,17 @@ int fabric_open(struct shca_device *dev);
 /* Whether programs are at a node of the file, and its port NUM then. */
 bool fabric_stands(struct shca_device *dev, unsigned num,
 		   struct fabric_port *port);
+/* In the child of a fork: what it had of the fabric may be half done. */
+void fabric_forked(void);
 int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	       size_t len, void **out, size_t *outlen);
 
 /* wire.c; no lock of a port's. */
 
-/* An agent gets requests from now on; -EADDRINUSE: another process has them. */
-int wire_serve(struct port *p, struct agent *a);
-void wire_unserve(struct agent *a);
+/* An agent gets requests from now on, at this address; -EADDRINUSE: another process
+ * has them. */
+int wire_serve(struct port *p, const struct agent *a, union ibv_gid *at);
+void wire_unserve(const struct agent *a);
 /* What the first halves of all our transactions' IDs begin with, an agent's number
  * behind it: others of this host find us by it. 0: nothing leaves yet. */
 uint32_t wire_tid(void);

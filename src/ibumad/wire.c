@@ -129,10 +129,11 @@ static bool ack_rx(struct port *p, const uint8_t *mad)
 /* Whether it was for this port; with its lock. */
 static bool port_rx(struct port *p, const struct shca_mad_rx *rx)
 {
-	const uint8_t *mad = rx->mad, *message = mad;
-	uint8_t answer[MAD_LEN];
+	const uint8_t *mad = rx->mad;
+	uint8_t answer[MAD_LEN], *message = NULL;
 	size_t len = MAD_LEN;
 	ib_mad_addr_t from;
+	bool taken;
 
 	if (rmpp_is_active(mad) && !rmpp_is_data(mad) && ack_rx(p, mad))
 		return true;
@@ -146,8 +147,12 @@ static bool port_rx(struct port *p, const struct shca_mad_rx *rx)
 			return true;
 	}
 	addr_of(p->dev, rx, &from);
-	return mad_is_response(mad) ? answer_rx(p, rx, &from, message, len) :
-				      request_rx(p, rx, &from, message, len);
+	if (message)
+		mad = message;
+	taken = mad_is_response(mad) ? answer_rx(p, rx, &from, mad, len) :
+				       request_rx(p, rx, &from, mad, len);
+	free(message);
+	return taken;
 }
 
 /* A port stands for its address; one of RoCE, for all of its device's. */
@@ -293,7 +298,7 @@ void wire_kick(void)
 		shca_mad_kick(e);
 }
 
-int wire_serve(struct port *p, struct agent *a)
+int wire_serve(struct port *p, const struct agent *a, union ibv_gid *to)
 {
 	struct netdev_gid at;
 	int err = wire_open(p->dev);
@@ -308,18 +313,15 @@ int wire_serve(struct port *p, struct agent *a)
 	err = shca_cm_reserve(wire_engine(),
 			      mad_service_id(a->class, a->version, a->oui),
 			      &at.gid, CM_LISTEN_V4);
-	if (err)
-		return err;
-	a->at = at.gid;
-	a->served = true;
-	return 0;
+	if (!err)
+		*to = at.gid;
+	return err;
 }
 
-void wire_unserve(struct agent *a)
+void wire_unserve(const struct agent *a)
 {
 	struct engine *e = wire_engine();
 
-	a->served = false;
 	if (e)
 		shca_cm_release(e, mad_service_id(a->class, a->version, a->oui),
 				&a->at, CM_LISTEN_V4);
