@@ -32,6 +32,7 @@ enum {
 	AT_RETURN_PATH = 192,
 };
 
+#define NOTICE 0x02u /* the attribute of traps */
 #define DIRECTION 0x8000u /* in the status: on the way back */
 
 /* One hop: where the cable of port number out leads to. */
@@ -80,6 +81,14 @@ static struct port *directed(struct fabric *f, struct port *p, unsigned dlid,
 	return p;
 }
 
+/* The subnet manager has heard it, and wants it no more often (14.3.14). */
+static bool is_trap(const struct fabric *f, const struct port *at,
+		    const uint8_t *mad)
+{
+	return at && at == f->sm && mad[AT_METHOD] == METHOD_TRAP &&
+	       get_be16(mad + AT_ATTR) == NOTICE;
+}
+
 static bool is_agents(unsigned method)
 {
 	return method == METHOD_GET || method == METHOD_SET;
@@ -97,6 +106,11 @@ ssize_t smp_request(struct fabric *f, struct port *from, unsigned dlid,
 	memcpy(answer, mad, 256);
 	*at = by_route ? directed(f, from, dlid, answer) :
 			 route_lid(f, from, dlid);
+	if (is_trap(f, *at, mad)) {
+		answer[AT_METHOD] = METHOD_TRAP_REPRESS;
+		*out = answer;
+		return 256;
+	}
 	if (!*at || !is_agents(mad[AT_METHOD])) {
 		free(answer);
 		return *at ? FABRIC_ELSEWHERE : FABRIC_NOBODY;

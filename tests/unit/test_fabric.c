@@ -394,6 +394,26 @@ static void hosts_that_cannot_be(void **state)
 	net_free(n);
 }
 
+/* A trap is repressed by the subnet manager, and by nobody else. */
+static void traps(void **state)
+{
+	struct net *n = net_new(2);
+	void *answer;
+
+	(void)state;
+	smp(n, BY_LID, 0x05, 0x02, 0);
+	assert_int_equal(fabric_request(n->f, NULL, n->at, SM_LID, 0, n->mad,
+					256, &answer, NULL),
+			 256);
+	assert_int_equal(((uint8_t *)answer)[3], 0x07);
+	assert_memory_equal((uint8_t *)answer + 4, n->mad + 4, 252);
+	free(answer);
+	assert_int_equal(fabric_request(n->f, NULL, n->at, 2, 0, n->mad, 256,
+					&answer, NULL),
+			 FABRIC_ELSEWHERE);
+	net_free(n);
+}
+
 /* ---- performance ---------------------------------------------------------- */
 
 static struct fabric_counters counted = {
@@ -565,6 +585,7 @@ int main(void)
 		cmocka_unit_test(what_a_key_protects),
 		cmocka_unit_test(a_host_goes_and_comes),
 		cmocka_unit_test(hosts_that_cannot_be),
+		cmocka_unit_test(traps),
 		cmocka_unit_test(counters_of_a_port),
 		cmocka_unit_test(a_reset_is_remembered),
 		cmocka_unit_test(datagrams_for_programs),
