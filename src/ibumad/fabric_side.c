@@ -35,6 +35,7 @@ struct side {
 	struct fabric *f; /* NULL: its file is wrong */
 	bool read; /* there is a file */
 	const char *stands; /* at this node of it; NULL: at its own port */
+	bool said; /* that a host is not in it */
 	uint64_t looked_ns;
 	size_t nhosts;
 	uint32_t host[REGISTRY_ADDRS]; /* others, by their addresses */
@@ -61,8 +62,10 @@ static void add_host(struct side *s, const struct netdev_gid *port,
 	char why[256];
 
 	snprintf(h.desc, sizeof(h.desc), "%s", desc);
-	if (fabric_add_host(s->f, &h, why, sizeof(why)))
-		say("%s: %s", s->dev->dev.name, why);
+	if (!fabric_add_host(s->f, &h, why, sizeof(why)) || s->said)
+		return;
+	s->said = true; /* and not at each look */
+	say("%s: %s", s->dev->dev.name, why);
 }
 
 static void add_own(struct side *s, const struct netdev_gid *port)
