@@ -109,10 +109,15 @@ static void nothing_more(struct engine_qp *qp, void *arg)
 
 int engine_rest(struct engine *e)
 {
+	bool started;
 	int err;
 
+	/* One that is being started is there by then. */
+	pthread_mutex_lock(&e->thread_lock);
+	started = atomic_exchange(&e->started, false);
+	pthread_mutex_unlock(&e->thread_lock);
 	/* Nobody begins to sleep on the links from now on. */
-	if (atomic_exchange(&e->started, false)) {
+	if (started) {
 		atomic_fetch_or(&e->halt, HALTED_THREAD);
 		thread_end(e);
 		atomic_store(&e->stop, false);

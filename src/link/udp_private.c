@@ -74,8 +74,10 @@ static int add_private(struct udp *u, int fd, bool v4)
 		free(s);
 		return err;
 	}
+	pthread_mutex_lock(&u->bind_lock);
 	s->next = u->socks;
 	u->socks = s;
+	pthread_mutex_unlock(&u->bind_lock);
 	return 0;
 }
 

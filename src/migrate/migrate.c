@@ -486,10 +486,10 @@ static void fork_parent(void)
 
 static void fork_child(void)
 {
-	pthread_mutex_init(&it.lock, NULL);
 	it.e = NULL;
 	it.seat = NULL;
 	it.told = false;
+	pthread_mutex_unlock(&it.lock);
 }
 
 static void fork_register(void)

@@ -332,7 +332,7 @@ static void process_fork_child(void)
 {
 	struct shca_process *p = process;
 
-	pthread_mutex_init(&process_lock, NULL);
+	pthread_mutex_unlock(&process_lock);
 	shca_live_release();
 	faults_forked();
 	check_forked();
