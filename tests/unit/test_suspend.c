@@ -30,6 +30,12 @@
 #define LOSSY_ID 62 /* and one more for UC */
 #define LOSSY_SENT (1u << 16) /* of node.nsent */
 
+#ifdef __SANITIZE_THREAD__
+#define TSAN true
+#else
+#define TSAN false
+#endif
+
 enum { WRITE_ID, ADD_ID, SEND_ID };
 /* What need not arrive. */
 enum { UD, UC, LOSSY };
@@ -1657,6 +1663,10 @@ static void stream_datagrams(void **state)
 	struct rs_ends ends = { cm_address(), rs_serve_dgrams, rs_ask_dgrams };
 
 	(void)state;
+	/* Queue pairs are made meanwhile: what the segment shows of one at the
+	 * moment at which it is copied may be what was before. */
+	if (TSAN)
+		skip();
 	ends.at.sin_port = htons(RS_PORT);
 	apart(rs_run, &ends);
 }
@@ -1748,7 +1758,7 @@ static void channel_waits(const void *us)
 static void a_channel_waits(void **state)
 {
 	(void)state;
-	for (unsigned us = 0; us < 2000; us += 10)
+	for (unsigned us = 0; us < 2000; us += TSAN ? 200 : 10)
 		apart(channel_waits, &us);
 }
 
