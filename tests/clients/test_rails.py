@@ -193,3 +193,54 @@ def test_two_hosts(four):
     for rail in 0, 3:
         pair = place.tool("ib_write_bw", "-F", "-n", 50, "-d", f"mlx5_{rail}", "-x", 0, options=[*RAILS, "--devices=hca0"])
         assert f"GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:91:{rail:02d}:02" in pair.client.output()
+
+
+# transfer: a transfer engine's manner, over four rails, each byte checked.
+
+def right(pair, rounds):
+    out = pair.client.output()
+    m = re.search(r"^(\d+) rounds of 64 MiB right, (\d+) slices, rails failed (\d+), came back (\d+), targets (\d+)$", out, re.M)
+    assert m and int(m[1]) == rounds, pair.describe()
+    return [int(n) for n in m.groups()[2:]]
+
+
+@pytest.mark.parametrize("options", [[], ["--same-host=copy"], ["--wire"], ["--wire", "--loss=1"]], ids=" ".join)
+def test_transfer(placements, options):
+    pair = placements("local").tool(rig.client("transfer"), client_args=["-n", 2], options=["--rails=4", *options])
+    assert right(pair, 2) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("loss", [[], ["--loss=1"]], ids=["", "loss"])
+def test_transfer_between_hosts(four, loss):
+    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
+    pair = place.tool(rig.client("transfer"), client_args=["-n", 2], options=["--rails=4", "--devices=hca0", *loss])
+    assert right(pair, 2) == [0, 0, 1]
+
+
+def test_transfer_fails_over(placements, tmp_path):
+    """A rail is lost in the middle of it, and comes back."""
+    script = tmp_path / "script"
+    script.write_text("drop any dev=softhca2 dir=both after 10MB for 500ms\n")
+    pair = placements("local").tool(rig.client("transfer"), client_args=["-n", 10], options=["--rails=4", "--faults", script])
+    failed, back, targets = right(pair, 10)
+    assert failed >= 1 and back >= 1 and targets == 1, pair.describe()
+
+
+@pytest.mark.parametrize("way", [[], ["--same-host=copy"], ["--wire"]], ids=" ".join)
+def test_transfer_to_one_that_restarts(home, way):
+    """With the same name, and other keys and numbers."""
+    side, port = rig.Side(home), rig.free_port()
+    cmd, options = [rig.client("transfer"), "-p", port], ["--rails=4", *way]
+    servers = [rig.Proc(side, cmd, options)]
+    client = None
+    try:
+        servers[0].wait_listening(port)
+        client = rig.Proc(side, [*cmd, "-n", 8, "127.0.0.1"], options)
+        client.wait_for("^round 1:")
+        servers[0].kill()
+        servers.append(rig.Proc(side, cmd, options))
+        client.done()
+        assert right(rig.Pair(servers[1], client), 8)[2] == 2
+    finally:
+        for p in [*servers, *([client] if client else [])]:
+            p.kill()
