@@ -244,3 +244,48 @@ def test_transfer_to_one_that_restarts(home, way):
     finally:
         for p in [*servers, *([client] if client else [])]:
             p.kill()
+
+
+# netplugin: the life of a collectives library's plugin.
+
+def all_right(pair, rails, messages=200):
+    for p in pair.server, pair.client:
+        assert re.search(rf"^{messages} messages of {rails * 80000} bytes right, {rails} rails, dma-buf EBADF$", p.output(), re.M), \
+            pair.describe()
+
+
+@pytest.mark.parametrize("options", [[], ["--same-host=copy"], ["--same-host=udp"], ["--wire"], ["--wire", "--loss=1"]], ids=" ".join)
+def test_net_plugin(placements, options):
+    all_right(placements("local").tool(rig.client("netplugin"), options=[*RAILS, *options]), 4)
+
+
+@pytest.mark.parametrize("family", [[], ["-6"]], ids=["v4", "v6"])
+@pytest.mark.parametrize("loss", [[], ["--loss=1"]], ids=["", "loss"])
+def test_net_plugin_between_hosts(four, family, loss):
+    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
+    all_right(place.tool(rig.client("netplugin"), *family, options=[*RAILS, "--devices=hca0", *loss]), 4)
+
+
+def test_net_plugin_on_one_device(placements):
+    """The default device, whose first GID is no rail's."""
+    all_right(placements("netns").tool(rig.client("netplugin")), 1)
+
+
+# p2p: a P2P engine's, of many small writes with its own acknowledgements.
+
+@pytest.mark.parametrize("type", ["rc", "uc"])
+@pytest.mark.parametrize("options", [[], ["--same-host=copy"], ["--wire"], ["--wire", "--loss=1"]], ids=" ".join)
+def test_p2p(placements, type, options):
+    pair = placements("local").tool(rig.client("p2p"), "-t", type, options=["--rails=2", *options])
+    m = re.search(r"^(\d+) writes right, (\d+) sent again$", pair.client.output(), re.M)
+    assert m and m[1] == "20000", pair.describe()
+    if type == "rc":
+        assert m[2] == "0"
+
+
+@pytest.mark.parametrize("type", ["rc", "uc"])
+def test_p2p_between_hosts(four, type):
+    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
+    pair = place.tool(rig.client("p2p"), "-t", type, options=["--rails=2", "--devices=hca0", "--loss=1"])
+    m = re.search(r"^20000 writes right, (\d+) sent again$", pair.client.output(), re.M)
+    assert m and (int(m[1]) > 0) == (type == "uc"), pair.describe()
