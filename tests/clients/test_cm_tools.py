@@ -265,6 +265,24 @@ def test_ucx(place, tls, test):
                limit=60)
 
 
+def test_ucx_over_four_rails(placements):
+    """A large message is dealt over all of them; each counts its part."""
+    place, port = placements("local"), rig.free_port()
+    need_ucx(place)
+    rails = [f"mlx5_{i}" for i in range(4)]
+    env = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": ",".join(f"{r}:1" for r in rails), "UCX_MAX_RNDV_RAILS": "4"}
+    options = ["--rails=4", "--names=mlx5_%d"]
+
+    def sent():
+        out = place.server.run(["cat", *(f"/sys/class/infiniband/{r}/ports/1/counters/port_xmit_data" for r in rails)], options)
+        return [int(n) for n in out.split()]
+    before = sent()
+    cmd = ["ucx_perftest", "-t", "tag_bw", "-n", 50, "-w", 5, "-s", 4 << 20, "-p", port]
+    place.pair(cmd, [*cmd, place.host], port, options=options, env=env)
+    parts = [n - b for n, b in zip(sent(), before)]
+    assert min(parts) > 50 * (4 << 20) // 4 // 8, parts
+
+
 EXAMPLE = "/usr/share/doc/libucx-dev/examples/ucp_client_server.c"
 
 
