@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* So many processes each one that begins looks at: with fewer, at all. */
+#define SWEEP_SOME 64
+
 /* What only a process that is here has. */
 void registry_slot_empty(struct regfile *f, unsigned slot)
 {
@@ -44,16 +47,33 @@ void registry_slot_clear(struct regfile *f, unsigned slot)
 	STORE(&m->slot[slot].used, SLOT_FREE);
 }
 
-void registry_sweep(struct regfile *f)
+/*
+ * Looks at most slots that are in use, from the one where the last look ended.
+ * The kernel goes through all locks of the file to say whether one is held, so
+ * of many processes to look at each takes as long as their number squared.
+ */
+static void sweep(struct regfile *f, unsigned most)
 {
-	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
-		if (LOAD(&f->m->slot[slot].used) &&
-		    !regfile_slot_alive(f, slot)) {
-			registry_slot_clear(f, slot);
-			STORE(&f->m->head.swept_ns, clock_ns());
-		}
+	const unsigned first = LOAD(&f->m->head.sweep_at);
+
+	for (unsigned i = 0; i < REGISTRY_SLOTS && most; i++) {
+		const unsigned slot = (first + i) % REGISTRY_SLOTS;
+
+		if (!LOAD(&f->m->slot[slot].used))
+			continue;
+		STORE(&f->m->head.sweep_at, slot + 1);
+		most--;
+		if (regfile_slot_alive(f, slot))
+			continue;
+		registry_slot_clear(f, slot);
+		STORE(&f->m->head.swept_ns, clock_ns());
 	}
 	registry_addr_tidy(f);
+}
+
+void registry_sweep(struct regfile *f)
+{
+	sweep(f, REGISTRY_SLOTS);
 }
 
 /* Joining and leaving */
@@ -117,8 +137,12 @@ int registry_join(struct registry **out, const char *dir, const char **why)
 	err = regfile_open(dir, &f);
 	if (err)
 		goto err_unlock;
-	registry_sweep(f);
+	sweep(f, SWEEP_SOME);
 	slot = registry_slot_take(f, 0);
+	if (slot < 0) {
+		registry_sweep(f);
+		slot = registry_slot_take(f, 0);
+	}
 	if (slot < 0) {
 		err = regfile_fail(slot,
 				   "more than %d processes of this user use "
@@ -223,8 +247,11 @@ int registry_lease(struct registry *r)
 
 	if (err)
 		return err;
-	registry_sweep(r->file);
 	err = registry_chunk_take(r);
+	if (err == -ENOSPC) {
+		registry_sweep(r->file);
+		err = registry_chunk_take(r);
+	}
 	registry_unlock(r);
 	return err;
 }

@@ -30,11 +30,13 @@ static void entry_set_gid(struct gids *t, size_t k, const struct netdev_gid *g)
 	STORE(&t->entry[k].ifindex, g->ifindex);
 }
 
-/* Whether a network namespace has processes beside the one in slot but. */
-static bool is_used(const struct shared *m, uint32_t net, unsigned but)
+/* Whether a network namespace has processes beside the one in slot but. Those
+ * that are gone may not have been swept. */
+static bool is_used(const struct regfile *f, uint32_t net, unsigned but)
 {
 	for (unsigned i = 0; i < REGISTRY_SLOTS; i++)
-		if (i != but && LOAD(&m->slot[i].used) && slot_is_in(m, i, net))
+		if (i != but && LOAD(&f->m->slot[i].used) &&
+		    slot_is_in(f->m, i, net) && regfile_slot_alive(f, i))
 			return true;
 	return false;
 }
@@ -53,7 +55,7 @@ static size_t table_of(const struct registry *r, uint64_t key)
 		if (LOAD(&t->key) == key && net == r->net)
 			return i;
 		if (free == REGISTRY_GID_TABLES &&
-		    (!LOAD(&t->key) || !is_used(m, net, REGISTRY_SLOTS)))
+		    (!LOAD(&t->key) || !is_used(r->file, net, REGISTRY_SLOTS)))
 			free = i;
 	}
 	return free;
@@ -97,7 +99,6 @@ int registry_gids(struct registry *r, uint64_t key,
 
 	if (err)
 		return err;
-	registry_sweep(r->file);
 	i = table_of(r, key);
 	t = &r->file->m->gids[i];
 	if (i == REGISTRY_GID_TABLES) {
@@ -105,7 +106,7 @@ int registry_gids(struct registry *r, uint64_t key,
 	} else {
 		/* What processes have left that are gone is nobody's. */
 		if (LOAD(&t->key) != key || LOAD(&t->net) != r->net ||
-		    (!is_used(r->file->m, r->net, r->slot) &&
+		    (!is_used(r->file, r->net, r->slot) &&
 		     !(r->ordered >> i & 1)))
 			for (size_t k = 0; k < NETDEV_MAX_GIDS; k++)
 				STORE(&t->entry[k].ifindex, 0);

@@ -77,7 +77,7 @@ struct head {
 	uint32_t size;
 	uint64_t boot[2]; /* of the host: boot_id, zero where it has none */
 	_Atomic uint32_t cursor; /* the chunk that was given back last */
-	uint32_t pad0;
+	_Atomic uint32_t sweep_at; /* the slot to be looked at next */
 	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
 	_Atomic uint32_t noted; /* how many notes there were */
 	_Atomic uint32_t nets; /* the number that was given last */

@@ -145,6 +145,30 @@ static void killed_process_leaves_nothing(void **state)
 	registry_leave(r);
 }
 
+/* Of many processes each that begins looks at some, so all are looked at in
+ * turn. */
+static void one_of_many_leaves_nothing_for_long(void **state)
+{
+	enum { MANY = 200, SOME = 64 };
+	struct registry *r[MANY];
+	struct child c;
+	unsigned joins;
+
+	(void)state;
+	for (size_t i = 0; i < MANY; i++) {
+		if (i == MANY / 2)
+			c = child_start(false);
+		assert_non_null(r[i] = join());
+	}
+	assert_int_equal(registry_owner(r[0], c.qpn), c.slot);
+	child_kill(&c);
+	for (joins = 0; registry_owner(r[0], c.qpn) >= 0; joins++)
+		registry_leave(join());
+	assert_in_range(joins, 1, MANY / SOME + 1);
+	for (size_t i = 0; i < MANY; i++)
+		registry_leave(r[i]);
+}
+
 static int see_alive(void *arg)
 {
 	struct registry *r = join();
@@ -658,6 +682,7 @@ int main(void)
 		CLEAN(leases_run_out),
 		CLEAN(slots_run_out),
 		CLEAN(killed_process_leaves_nothing),
+		CLEAN(one_of_many_leaves_nothing_for_long),
 		CLEAN(joining_twice_and_leaving_once_keeps_the_other),
 		CLEAN(who_holds_a_seat_hides_nobody),
 		CLEAN(fork_shares_nothing),
