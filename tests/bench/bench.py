@@ -6,7 +6,8 @@ Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
 networks that lose packets (loss); a flood of datagrams (flood); perftest in
 three placements beside UDP, TCP and memcpy (placements); a process that is
 suspended and resumed (suspend); the instructions of a message (instructions);
-what it costs to start a program (start). All of them, unless some are named.
+many queue pairs, and many processes (scale); what it costs to start a program
+(start). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -34,6 +35,7 @@ import placements
 import probes
 import rig
 import same_host
+import scale as scaling
 import start
 import suspend
 import wire
@@ -110,6 +112,7 @@ PARTS = {
     "loss": lambda net, runs, scale, args: loss.part(runs or 2, say, args.only),
     "flood": lambda net, runs, scale, args: flood.part(runs or 1, say, args.only),
     "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale, args.only),
+    "scale": lambda net, runs, scale, args: scaling.Scale(net, runs or 3, say, args.only),
     "suspend": lambda net, runs, scale, args: suspend.Part(runs or 1, say),
     "instructions": lambda net, runs, scale, args: Instructions(),
     "start": lambda net, runs, scale, args: start.Start(10 * runs if runs else 50, say),
@@ -122,6 +125,7 @@ SMOKE = {
     "iwarp": "^ib_send_lat 64 B, loopback$",
     "loss": r"^one QP, 0\.1 % lost$|late$",
     "flood": "^random bytes$",
+    "scale": "^10 ",
     "placements": "^(memcpy 64 B|udp_lat 2 B|ib_send_lat 2 B)$",
 }
 

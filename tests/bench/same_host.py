@@ -23,11 +23,23 @@ class Probes(probes.Probes):
         self.both = rig.Side([*(net.a if net else []), "taskset", "-c", f"{CPUS[0]},{CPUS[-1]}"])
         self.files = tempfile.TemporaryDirectory(prefix="softhca-bench-")
         self.redis = {}
+        # Two namespaces as two containers have them: with a directory that both mount, or the network alone.
+        self.rundir = tempfile.TemporaryDirectory(prefix="softhca-bench-", dir="/dev/shm")
+        self.apart = {name: probes.Probes(probes.placement("netns", net, options), scale) for name, options in (
+            ("shared", [f"--rundir={self.rundir.name}"]),
+            ("shared_copy", [f"--rundir={self.rundir.name}", "--same-host=copy"]),
+            ("veth", [])) if net}
 
     def close(self):
         for server in self.redis.values():
             server.kill()
         self.files.cleanup()
+        self.rundir.cleanup()
+
+    def between(self, name):
+        if name not in self.apart:
+            raise Missing("no network namespaces here")
+        return self.apart[name]
 
     # ------------------------------------------------------------- the kernel
 
@@ -220,6 +232,11 @@ PROBES = {
        for op in ("send", "write") for way in ("copy", "wire") for size in (8, 8192)},
     **{f"ib_atomic_lat_{way}": ("us", lambda p, way=way: p.given(
         ["--wire"] if way == "wire" else ["--same-host=copy"], "ib_atomic_lat", 8)) for way in ("copy", "wire")},
+    "ib_send_lat_64k": ("us", lambda p: p.perftest("ib_send_lat", KIB64)),
+    **{f"ib_send_lat_{size}_{name}": ("us", lambda p, n=n, name=name: p.between(name).perftest("ib_send_lat", n))
+       for name in ("shared", "veth") for size, n in (("8", 8), ("64k", KIB64))},
+    **{f"ib_send_bw_64k_{name}": ("B/s", lambda p, name=name: p.between(name).perftest_bytes("ib_send_bw", KIB64))
+       for name in ("shared", "shared_copy", "veth")},
     "vm_pingpong": ("us", lambda p: p.vm_lat("pingpong")),
     "vm_read_lat": ("us", lambda p: p.vm_lat("read")),
     "ib_read_lat": ("us", lambda p: p.perftest("ib_read_lat", 8)),
@@ -286,6 +303,12 @@ TABLE = [
     ("ib_send_bw 64 B -l 16", "ib_send_bw_64_l16", LEAST, 8e6, None),
     ("ib_write_bw 64 B", "ib_write_bw_64", LEAST, 1.5e6, None),
     ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.3, "pipe_lat"),
+    ("two containers, ib_send_lat 8 B", "ib_send_lat_8_shared", MOST, 1.2, "ib_send_lat"),
+    ("two containers, ib_send_lat 8 B", "ib_send_lat_8_shared", MOST, 0.2, "ib_send_lat_8_veth"),
+    ("two containers, ib_send_lat 64 KiB", "ib_send_lat_64k_shared", MOST, 1.25, "ib_send_lat_64k"),
+    ("two containers, ib_send_lat 64 KiB", "ib_send_lat_64k_shared", MOST, 0.33, "ib_send_lat_64k_veth"),
+    ("two containers, ib_send_bw 64 KiB", "ib_send_bw_64k_shared", LEAST, 0.8, "ib_send_bw_64k"),
+    ("two containers, ib_send_bw 64 KiB, copied", "ib_send_bw_64k_shared_copy", LEAST, 3.0, "ib_send_bw_64k_veth"),
     ("all to all, 16 processes", "all_to_all_16", LEAST, 0.5, "all_to_all_2"),
     ("connections, set up and closed", "conn_rdma", LEAST, 0.7, "conn_tcp"),
     ("8 B writes on 10,000 QPs", "qps_10000", LEAST, 0.8, "qps_1"),
@@ -329,7 +352,8 @@ NAMES = {
     "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B",
     "all_to_all_2": "2 processes", "fi_shm_8": "libfabric shm", "fi_shm_64k": "libfabric shm",
     "mpi_shm_8": "UCX posix", "mpi_shm_64k": "UCX posix", "redis_lat_tcp": "TCP", "redis_rate_tcp": "TCP",
-    "ib_send_lat": "without --trace", "conn_tcp": "TCP", "qps_1": "on one", "store": "a store's way to the other processor",
+    "ib_send_lat": "in one namespace, not recorded", "ib_send_lat_64k": "in one namespace", "ib_send_bw_64k": "in one namespace",
+    **{f"ib_send_{of}_veth": "over veth" for of in ("lat_8", "lat_64k", "bw_64k")}, "conn_tcp": "TCP", "qps_1": "on one", "store": "a store's way to the other processor",
     "ib_send_bw_1m": "ib_send_bw 1 MiB", "memcpy_64k": "memcpy 64 KiB", "memcpy_1m": "memcpy 1 MiB",
 }
 BESIDE = ["store", "ucx_put_lat", "vm_pingpong", "ib_send_bw_1m", "memcpy_64k", "memcpy_1m"]
