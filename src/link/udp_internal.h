@@ -21,7 +21,7 @@
 #define TX_QP1 TX_POOL /* and one for QP1; see udp_err.c */
 #define TX_SOCKS (TX_POOL + 1)
 #define UDP_WHY 640 /* characters of a reason */
-#define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
+#define UDP_MAX_BYTES ROCE_RUN_BYTES /* payload of one datagram or GSO run */
 #define TX_RUNS 8 /* buffers for them that are kept */
 /* About what a datagram costs a receive buffer beyond its bytes. */
 #define DATAGRAM_COST 1024

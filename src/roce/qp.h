@@ -45,6 +45,10 @@ struct roce_pkt {
 
 #define ROCE_BATCH 64
 
+/* A link to other hosts sends packets of one size in one system call, up to so
+ * many bytes from BTH to ICRC. */
+#define ROCE_RUN_BYTES 65000u
+
 struct roce_batch {
 	size_t n;
 	/*

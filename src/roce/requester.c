@@ -714,16 +714,41 @@ static void send_probe(struct roce_qp *qp, struct roce_batch *b,
 	r->rd_out = rd_out;
 }
 
+/*
+ * How many packets leave now, at most. A packet alone takes the two ends as much
+ * as four in a run, and neither a batch nor what acknowledgements open has as many
+ * as runs have. So where more waits to be sent, what leaves are whole runs. At the
+ * end of the window that may be nothing, as so much is out that an acknowledgement
+ * is due; but only of the widest one, which can spare a run.
+ */
+static uint32_t tx_quota(const struct roce_qp *qp)
+{
+	const struct roce_requester *r = &qp->req;
+	const uint32_t pkt = qp->mtu + ROCE_BTH_LEN + ROCE_ICRC_LEN;
+	const uint32_t run = min_u32(ROCE_RUN_BYTES / pkt, ROCE_BATCH);
+	const uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una);
+	const uint32_t cwnd = r->cc.cwnd / CWND_UNIT;
+	const uint32_t n = min_u32(cwnd > out ? cwnd - out : 0, ROCE_BATCH);
+
+	if (!qp_is_reliable(&qp->base) || r->large || r->rec.mode != FRESH ||
+	    (uint32_t)psn_diff(r->post_psn, r->nxt_psn) <= n ||
+	    (n < ROCE_BATCH && r->cc.cwnd != r->cc.cwnd_max))
+		return ROCE_BATCH;
+	return n - n % run;
+}
+
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
 	struct qp_sq *sq = &qp->base.sq;
+	uint32_t quota;
 
 	req_large(qp, batch_large(qp, b));
 	if (probe_is_due(&qp->req)) {
 		send_probe(qp, b, now_ns);
 		return;
 	}
-	while (sq->nxt != sq->tail && !qp->req.rnr_until_ns) {
+	quota = tx_quota(qp);
+	while (sq->nxt != sq->tail && !qp->req.rnr_until_ns && b->n < quota) {
 		struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
 
 		if (is_simple(qp, w)) {

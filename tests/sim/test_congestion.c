@@ -136,6 +136,39 @@ static void congestion_is_heeded(void **state)
 	sim_free(p.sim);
 }
 
+/* Where more waits, what leaves are as many packets as a link sends at once; of
+ * the widest window the rest stays free. */
+static void whole_runs_leave(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct roce_cc *cc = &p.a->qp->req.cc;
+	const uint32_t run =
+		ROCE_RUN_BYTES / (1024 + ROCE_BTH_LEN + ROCE_ICRC_LEN);
+	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 1000000,
+			       p.a->node->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND };
+	struct roce_batch b = { .max_payload = 0 };
+	uint32_t sent = 0;
+
+	(void)state;
+	cc->cwnd = cc->cwnd_max;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
+	do {
+		roce_tx(p.a->qp, &b, p.sim->now);
+		assert_int_equal(b.n % run, 0);
+		sent += (uint32_t)b.n;
+		roce_tx_done(p.a->qp, &b, b.n, p.sim->now);
+	} while (sent + run <= cc->cwnd / CWND_UNIT);
+	assert_in_range(sent, cc->cwnd / CWND_UNIT - run + 1,
+			cc->cwnd / CWND_UNIT);
+	roce_tx(p.a->qp, &b, p.sim->now);
+	assert_int_equal(b.n, 0);
+	sim_free(p.sim);
+}
+
 /* Small requests behind several that are out wait for the next ACK, together;
  * nothing else waits. */
 static void small_requests_gather(void **state)
@@ -315,6 +348,7 @@ int main(void)
 		cmocka_unit_test(late_acks_are_no_congestion),
 		cmocka_unit_test(congestion_is_told),
 		cmocka_unit_test(congestion_is_heeded),
+		cmocka_unit_test(whole_runs_leave),
 		cmocka_unit_test(small_requests_gather),
 		cmocka_unit_test(congestion_counts_once),
 		cmocka_unit_test(congestion_stops_nothing),
