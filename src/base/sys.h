@@ -168,6 +168,13 @@ static inline int sys_recvmmsg(int fd, struct mmsghdr *m, unsigned n)
 	return (int)syscall(SYS_recvmmsg, fd, m, n, MSG_DONTWAIT, NULL);
 }
 
+/* Those that there is room for now; does not wait. */
+static inline int sys_sendmmsg(int fd, struct mmsghdr *m, unsigned n)
+{
+	return (int)syscall(SYS_sendmmsg, fd, m, n,
+			    MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* Those that are ready now; does not wait. */
 static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max)
 {

@@ -47,6 +47,31 @@ static void describe_gid(const union ibv_gid *gid, char *text, socklen_t size)
 		inet_ntop(AF_INET6, &in6, text, size);
 }
 
+static bool is_rocev1(const struct hca_gid *g)
+{
+	return g->entry.gid_type == IBV_GID_TYPE_ROCE_V1;
+}
+
+/* Of a device of RoCE, where RoCE v1 is asked for (--rocev1). */
+static void describe_rocev1(const struct hca *h, struct finding *f)
+{
+	const char *asked = getenv("SOFTHCA_ROCEV1");
+	size_t n = 0;
+
+	for (size_t i = 0; i < h->gid_count; i++)
+		n += is_rocev1(&h->gid[i]);
+	if (n)
+		TEXT(f, ", %zu of them for RoCE v1", n);
+	if (n || !asked || !strcmp(asked, "0"))
+		return;
+	f->status = WARN;
+	TEXT(f,
+	     ", none for RoCE v1 (SOFTHCA_ROCEV1): no interface of Ethernet, "
+	     "or no CAP_NET_RAW");
+	FIX(f, "run as root, in a network namespace of your own (unshare "
+	       "-Urn), or in a container with --cap-add NET_RAW");
+}
+
 void check_device(struct doctor *d, struct finding *f)
 {
 	char text[INET6_ADDRSTRLEN];
@@ -95,6 +120,7 @@ void check_device(struct doctor *d, struct finding *f)
 		describe_gid(&h->gid[0].entry.gid, text, sizeof(text));
 		TEXT(f, "%zu GID%s, the first %s", h->gid_count,
 		     h->gid_count == 1 ? "" : "s", text);
+		describe_rocev1(h, f);
 	}
 	if (d->hcas.why[0]) {
 		f->status = WARN;
@@ -168,6 +194,8 @@ void check_port(struct doctor *d, struct finding *f)
 			const struct hca *h = &d->hcas.hca[i];
 			const struct ibv_gid_entry *e = &h->gid[j].entry;
 
+			if (is_rocev1(&h->gid[j]))
+				continue; /* an address of another entry */
 			err = hca_is_infiniband(h) ?
 				      bind_to(u, &h->at.gid, h->at.ifindex) :
 				      bind_to(u, &e->gid, e->ndev_ifindex);

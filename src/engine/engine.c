@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
+#include "base/sys.h"
 #include "hooks/faults.h"
 #include "idle_link.h"
 #include "link/shm.h"
@@ -32,6 +33,43 @@ static int udp_add(struct engine *e, struct segment *segment, struct pcap *pcap)
 	if (!err)
 		link_add(e, udp_link(e->udp));
 	return err;
+}
+
+/* The device has no entries for it then, or, if that is new, paths are refused. */
+static void no_rocev1(int err)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (atomic_flag_test_and_set(&said))
+		return;
+	if (err == -EPERM || err == -EACCES)
+		say("no RoCE v1 (--rocev1): sockets of AF_PACKET need "
+		    "CAP_NET_RAW in this network namespace. Root has it, and "
+		    "who makes a namespace (unshare -Urn); containers get it "
+		    "by --cap-add NET_RAW");
+	else
+		say("no RoCE v1 (--rocev1): no socket of AF_PACKET: %s",
+		    sys_strerror(-err));
+}
+
+static int rocev1_add(struct engine *e, struct segment *segment,
+		      struct pcap *pcap)
+{
+	const struct rocev1_config cfg = { .loss = e->cfg->loss,
+					   .seed = e->cfg->seed,
+					   .pcap = pcap };
+
+	int err;
+
+	(void)segment;
+	if (!e->cfg->rocev1)
+		return 0;
+	err = rocev1_create(&e->rocev1, &cfg, e->registry);
+	if (err)
+		no_rocev1(err);
+	else
+		link_add(e, rocev1_link(e->rocev1));
+	return 0;
 }
 
 /* Shared memory is not needed: what would go there goes by UDP. */
@@ -73,6 +111,7 @@ static int streams_add(struct engine *e, struct segment *segment,
 static int (*const links[])(struct engine *e, struct segment *segment,
 			    struct pcap *pcap) = {
 	udp_add, /* takes what no other one does */
+	rocev1_add, /* but what the next ones take */
 	shm_add,
 	streams_add,
 };
@@ -163,4 +202,16 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 		    "-Urn, then ip link set lo up)",
 		    why);
 	return err;
+}
+
+int engine_bind_v1(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
+{
+	return e->rocev1 ? rocev1_bind(e->rocev1, gid, ifindex) : -EPERM;
+}
+
+void engine_unbind_v1(struct engine *e, const union ibv_gid *gid,
+		      uint32_t ifindex)
+{
+	if (e->rocev1)
+		rocev1_unbind(e->rocev1, gid, ifindex);
 }

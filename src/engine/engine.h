@@ -20,6 +20,7 @@
 #include "poller.h"
 #include "qp.h"
 
+#include "link/rocev1.h"
 #include "link/stream.h"
 #include "link/udp.h"
 #include "os/config.h"
@@ -90,6 +91,8 @@ struct engine {
 	unsigned nlinks;
 	bool choice; /* others take some (link_route()) */
 	struct udp *udp; /* link[0], and what only UDP has */
+	struct rocev1
+		*rocev1; /* NULL: it has not been asked for, or may not be */
 	struct streams *streams; /* of iWARP; NULL: there is no such device */
 	struct segment *segment; /* with shared memory, or NULL */
 	struct engine_faults *faults; /* on purpose (hooks/faults.h), or NULL */
@@ -164,6 +167,14 @@ void engine_fini(struct engine *e);
  * copies of descriptors, and leaves alone what the parent made. */
 void engine_abandon(struct engine *e);
 
+/* The link by which packets leave that do not stay within the host; and where
+ * faults are made on purpose all do. */
+static inline struct link *engine_wire(const struct engine *e,
+				       const struct roce_path *path)
+{
+	return path->v1 && e->rocev1 ? rocev1_link(e->rocev1) : e->link[0];
+}
+
 static inline bool engine_dead(const struct engine *e)
 {
 	return atomic_load_explicit(&e->dead, memory_order_relaxed);
@@ -171,6 +182,11 @@ static inline bool engine_dead(const struct engine *e)
 
 /* udp_bind(); what is wrong with the port is said once in a process. */
 int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
+/* The same of RoCE v1, whose frames it wants as well; -EPERM where there is none. */
+int engine_bind_v1(struct engine *e, const union ibv_gid *gid,
+		   uint32_t ifindex);
+void engine_unbind_v1(struct engine *e, const union ibv_gid *gid,
+		      uint32_t ifindex);
 
 /*
  * send.c: sends each packet of a batch by the link that its destination is

@@ -94,6 +94,8 @@ static int lease(struct engine *e)
 		if (first < 0 || nth_named(e, (uint32_t)first) == e->nowned)
 			break;
 	}
+	if (e->rocev1)
+		rocev1_numbers(e->rocev1);
 	return first;
 }
 

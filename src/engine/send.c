@@ -251,7 +251,7 @@ bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 {
 	struct link_way at = { .qpn = qpn, .path = path };
 	const bool by_peer = qp->way.peer && qp->way.qpn == qpn;
-	struct link *l = by_peer ? qp->way.link : e->link[0];
+	struct link *l = by_peer ? qp->way.link : engine_wire(e, path);
 
 	/* Its process is suspended, and will come back. */
 	if (engine_keeps_seat(e, qpn, path)) {

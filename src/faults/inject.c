@@ -232,7 +232,7 @@ static struct held *copy(const struct roce_batch *b, const struct roce_pkt *p)
 static bool send_copy(struct engine *e, struct held *h)
 {
 	struct roce_batch *b = &e->faults->batch;
-	struct link *udp = e->link[0];
+	struct link *wire = engine_wire(e, h->pkt.path);
 	int err = 0;
 
 	b->n = 1;
@@ -242,7 +242,7 @@ static bool send_copy(struct engine *e, struct held *h)
 	b->pkt[0].niov = h->pkt.payload > 0;
 	if (h->pkt.payload)
 		qp_piece_add(&b->data, h->payload, h->pkt.payload, true);
-	return udp->ops->send(udp, NULL, b, 0, 1, &err) == 1;
+	return wire->ops->send(wire, NULL, b, 0, 1, &err) == 1;
 }
 
 static void due_at(struct engine *e, uint64_t due)
@@ -358,7 +358,7 @@ static bool send_one(struct engine *e, struct engine_qp *qp,
 		.bytes = p->payload,
 		.dir = FAULT_OUT,
 	};
-	struct link *udp = e->link[0];
+	struct link *wire = engine_wire(e, p->path);
 	bool sent = true, acts = true;
 	struct fault_rule *r;
 	uint64_t n;
@@ -383,11 +383,11 @@ static bool send_one(struct engine *e, struct engine_qp *qp,
 		acts = false;
 	}
 	if (!acts) {
-		sent = udp->ops->send(udp, NULL, b, i, i + 1, err) > i;
+		sent = wire->ops->send(wire, NULL, b, i, i + 1, err) > i;
 		if (sent)
 			overtaken(e, p, now);
 		acts = sent && r && r->what.action == FAULT_DUPLICATE &&
-		       udp->ops->send(udp, NULL, b, i, i + 1, err) > i;
+		       wire->ops->send(wire, NULL, b, i, i + 1, err) > i;
 	}
 	if (!sent)
 		faults_unpacket(script.f, &k);

@@ -26,14 +26,20 @@ struct pcap_tcp_head {
 	uint8_t flags;
 };
 
+/* Of a packet of RoCE v1: where its frame goes to and comes from. */
+struct pcap_ether {
+	uint8_t dst[6], src[6];
+};
+
 struct pcap_pkt {
 	const union ibv_gid *src, *dst;
 	uint16_t sport, dport;
 	uint16_t ip_id;
 	uint8_t tclass, hop_limit;
-	uint32_t flow_label; /* of IPv6 */
+	uint32_t flow_label; /* of IPv6, and of a GRH */
 	bool outbound;
 	uint64_t realtime_ns; /* 0: now */
+	const struct pcap_ether *ether; /* RoCE v1; NULL: over IP */
 	const struct pcap_tcp_head *tcp; /* NULL: UDP */
 	const struct iovec *iov; /* BTH to ICRC inclusive; TCP's bytes */
 	int niov;

@@ -95,7 +95,7 @@ int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
 		errno = EINVAL;
 		return -1;
 	}
-	*type = to_device(context->device)->transport->gid_type ==
+	*type = shca_gid_type(to_device(context->device), index) ==
 				IBV_GID_TYPE_ROCE_V2 ?
 			SYSFS_GID_TYPE_ROCE_V2 :
 			SYSFS_GID_TYPE_ROCE_V1;

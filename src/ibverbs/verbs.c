@@ -115,7 +115,7 @@ static void gid_entry(const struct shca_device *dev,
 		.gid = gid->gid,
 		.gid_index = index,
 		.port_num = 1,
-		.gid_type = dev->transport->gid_type,
+		.gid_type = shca_gid_type(dev, index),
 		/* A port of InfiniBand is no interface. */
 		.ndev_ifindex =
 			dev->naming == &shca_naming_lid ? 0 : gid->ifindex,

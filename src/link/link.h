@@ -40,9 +40,10 @@ struct link_way {
 	/* Of that (struct qp_public); 0: others cannot see it. */
 	uint32_t generation;
 	const struct keys *keys; /* that lead to its memory */
-	uint32_t hash; /* roce_path_hash() as the receiver sees it, */
+	uint32_t hash; /* roce_path_there(), which the receiver compares, */
 	uint32_t back; /* and of what comes back */
 	union ibv_gid sgid, dgid;
+	bool v1; /* RoCE v1 */
 	/* Of a connection: where these addresses stand. Whoever writes there
 	 * calls link_way_changed(). NULL: they may be anywhere. */
 	const struct roce_path *path;

@@ -92,6 +92,9 @@ static int packet_slot(struct shm *s, const struct roce_pkt *p)
 	 * by UDP, and answers must not overtake what gives it back. */
 	if ((p->h.opcode & 0xe0) == ROCE_XRC)
 		return -1;
+	/* A datagram has the header that it has come with. */
+	if (path->v1 && (p->h.opcode & 0xe0) == ROCE_UD)
+		return -1;
 	if (path->net)
 		return registry_route_in(s->registry, path->net, qpn,
 					 &path->dgid);
@@ -118,8 +121,8 @@ static bool way_reach(struct link *l, struct link_way *w,
 	if (!p)
 		return false;
 	w->peer = &p->base;
-	w->hash = roce_path_hash(&w->sgid, &w->dgid);
-	w->back = roce_path_hash(&w->dgid, &w->sgid);
+	w->hash = roce_path_there(pkt->path);
+	w->back = roce_path_back(pkt->path);
 	return true;
 }
 

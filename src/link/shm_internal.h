@@ -36,7 +36,7 @@ struct shm_ext_atomic { /* AtomicETH */
 struct shm_ext_addr {
 	union ibv_gid sgid, dgid;
 	uint32_t qkey, src_qpn; /* DETH */
-	uint16_t sport; /* as it is recorded */
+	uint16_t sport; /* as it is recorded; 0: by RoCE v1 */
 	uint8_t tclass;
 	uint8_t hop_limit;
 	uint32_t unused;

@@ -56,7 +56,8 @@ static struct shm_ext_addr addr_of(const struct roce_pkt *pkt)
 		.dgid = path->dgid,
 		.qkey = pkt->h.qkey,
 		.src_qpn = pkt->h.src_qpn,
-		.sport = (uint16_t)(0xc000 | (pkt->hash & 0x3fff)),
+		.sport = path->v1 ? 0 :
+				    (uint16_t)(0xc000 | (pkt->hash & 0x3fff)),
 		.tclass = path->tclass,
 		.hop_limit = path->hop_limit ? path->hop_limit : DEFAULT_HOPS,
 	};

@@ -130,6 +130,12 @@ static void set_buffer(int fd, int force, int plain, int bytes)
 		sock_set(fd, SOL_SOCKET, plain, bytes);
 }
 
+void sock_set_buffers(int fd)
+{
+	set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, RCVBUF_WANTED);
+	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, SNDBUF_WANTED);
+}
+
 int sock_rx(const struct udp_config *cfg, bool v4)
 {
 	int fd = sock_new(v4);

@@ -36,6 +36,9 @@ void sock_close(int fd);
 /* Sets an option, if the kernel has it. */
 void sock_set(int fd, int level, int name, int value);
 
+/* Buffers as large as is useful and allowed, both ways. */
+void sock_set_buffers(int fd);
+
 /* Nothing comes in, until another filter takes the place of this one. */
 void sock_drop_all(int fd);
 

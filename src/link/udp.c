@@ -98,6 +98,7 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	if (!u)
 		return -ENOMEM;
 	u->cfg = *cfg;
+	u->spare.bytes = UDP_MAX_BYTES;
 	loss_init(&u->loss, cfg->loss, cfg->seed ? cfg->seed : clock_ns());
 	u->registry = registry;
 	u->slot = registry ? registry_slot(registry) : 0;
@@ -140,7 +141,7 @@ static void free_udp(struct udp *u)
 	}
 	udp_fds_close(u);
 	rx_destroy(u);
-	tx_fini(u);
+	spare_fini(&u->spare);
 	pthread_mutex_destroy(&u->bind_lock);
 	pthread_mutex_destroy(&u->probe_lock);
 	free(u);

@@ -7,6 +7,7 @@
 #include "udp.h"
 
 #include "loss.h"
+#include "spare.h"
 
 #include "base/gid.h"
 #include "base/lock.h"
@@ -22,7 +23,6 @@
 #define TX_SOCKS (TX_POOL + 1)
 #define UDP_WHY 640 /* characters of a reason */
 #define UDP_MAX_BYTES ROCE_RUN_BYTES /* payload of one datagram or GSO run */
-#define TX_RUNS 8 /* buffers for them that are kept */
 /* About what a datagram costs a receive buffer beyond its bytes. */
 #define DATAGRAM_COST 1024
 #define PORT_RETRY_NS 1000000000u /* between attempts at one that is taken */
@@ -116,7 +116,7 @@ struct udp {
 	int pending_fd; /* eventfd: rx holds packets that are not handed over */
 	int spare_fd; /* a socket to put in the place of closed ones */
 	struct tx_sock tx[2][TX_SOCKS]; /* [v4] */
-	_Atomic(void *) run[TX_RUNS]; /* buffers that nobody uses, or NULL */
+	struct spare spare; /* for runs, UDP_MAX_BYTES each */
 	struct rx_sock errors[2]; /* of tx[v4][TX_QP1] */
 	udp_unreachable_fn *unreachable;
 	void *unreachable_arg;
@@ -214,7 +214,6 @@ void rx_forget(struct udp *u);
 /* What is sent to a group on an interface is relayed to each member. */
 bool tx_relayed(const union ibv_gid *group, uint32_t scope);
 /* To a process of this host's private port. Returns 0 or -errno. */
-void tx_fini(struct udp *u);
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k);
 /* Wakes the receiver of a slot. */
 void tx_poke(struct udp *u, unsigned slot);

@@ -449,6 +449,7 @@ static unsigned packet_deliver(struct udp *u, struct rx *rx, uint8_t *p,
 	/* What comes to the private port by itself is of a process of ours. */
 	pkt.sport = private && !handed ? 0 : k->sport;
 	pkt.tclass = k->tclass;
+	pkt.v1 = false;
 	pkt.ecn_ce = (k->tclass & 3) == 3;
 	pkt.grh = NULL;
 	if (pkt.h.opcode >> 5 == ROCE_UD >> 5) {

@@ -20,6 +20,7 @@
  * are handed over, as udp_rx.c does with those that went astray, to each
  * member.
  */
+#include "packet.h"
 #include "sock.h"
 #include "udp_internal.h"
 
@@ -28,14 +29,12 @@
 #include "hooks/pcap.h"
 #include "net/netdev.h"
 #include "os/config.h"
-#include "os/guard.h"
 #include "wire/icrc.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <netinet/udp.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* Of linux/in6.h, which the C library's headers hide before Linux 6.2. */
 #ifndef IPV6_FLOWINFO
@@ -189,17 +188,6 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		      r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
-/* Of a packet without its payload. */
-static size_t header_size(const struct roce_hdr *h)
-{
-	return (size_t)roce_opcode(h->opcode)->hdr_len + h->pad + ROCE_ICRC_LEN;
-}
-
-static size_t packet_size(const struct roce_pkt *p)
-{
-	return header_size(&p->h) + p->payload;
-}
-
 static bool same_path(const struct roce_path *a, const struct roce_path *b)
 {
 	return a == b ||
@@ -297,43 +285,18 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	return n;
 }
 
-/* What is put together to a packet. */
-struct parts {
-	const struct roce_hdr *h;
-	const struct iovec *iov; /* its payload */
-	size_t niov;
-	size_t size; /* of the packet, BTH to ICRC */
-	bool damaged;
-};
-
-static struct parts parts_of(const struct roce_batch *b,
-			     const struct roce_pkt *p)
-{
-	return (struct parts){ &p->h, &b->data.iov[p->iov], p->niov,
-			       packet_size(p), p->damaged };
-}
-
-/* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
- * sendmsg(2) does: the program's memory is not there. */
+/* Puts a packet together at out, ICRC included. Returns 0 or EFAULT. */
 static int packet_flatten(struct udp_route *r, const struct tx_sock *sock,
-			  const struct parts *p, uint16_t ip_id, uint8_t *out)
+			  const struct packet_parts *p, uint16_t ip_id,
+			  uint8_t *out)
 {
-	const struct iovec *v = p->iov, *end = v + p->niov;
-	size_t len = roce_encode(p->h, out);
 	uint32_t crc;
 
-	for (; v != end; v++) {
-		if (guard_copy(out + len, v->iov_base, v->iov_len, v->iov_base))
-			return EFAULT;
-		len += v->iov_len;
-	}
-	for (unsigned i = 0; i < p->h->pad; i++)
-		out[len++] = 0;
-	assert(len + ROCE_ICRC_LEN == p->size);
+	if (packet_put(p, out))
+		return EFAULT;
 	crc = icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
 			       sock->port, ROCE_UDP_PORT, p->size, ip_id);
-	crc = icrc_bth_own(crc, out, len);
-	icrc_put(out + len, p->damaged ? ~crc : crc);
+	packet_put_icrc(p, crc, out);
 	return 0;
 }
 
@@ -517,7 +480,7 @@ static int send_packets(struct udp *u, const struct route *r,
 	const size_t bytes = run_bytes(run, first, n);
 	struct iovec iov[MAX_IOV];
 	size_t niov = 0, at = 0;
-	struct parts parts;
+	struct packet_parts parts;
 	int err;
 
 	for (size_t k = 0; k < n; k++) {
@@ -527,7 +490,7 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
-		parts = parts_of(run->b, p);
+		parts = packet_parts(run->b, p);
 		err = packet_flatten(r->at, run->sock, &parts, (uint16_t)k,
 				     buf + at);
 		if (err)
@@ -549,11 +512,6 @@ static int send_packets(struct udp *u, const struct route *r,
 	return 0;
 }
 
-static bool is_busy(int err)
-{
-	return err == EAGAIN || err == ENOBUFS || err == ENOMEM;
-}
-
 /* Errors that the kernel may report for a run and not for its packets. */
 static bool is_gso_error(int err)
 {
@@ -565,49 +523,6 @@ struct sent {
 	size_t datagrams, pkts, bytes;
 };
 
-/*
- * Where a run is put together. A program may post while it is in malloc(): a
- * signal's handler of perftest opens files, and would wait for itself if what
- * it has interrupted here held the allocator's lock. So buffers are kept, as
- * many as have been in use at once.
- */
-static void *run_take(struct udp *u)
-{
-	void *buf;
-
-	for (size_t i = 0; i < TX_RUNS; i++) {
-		buf = atomic_exchange(&u->run[i], NULL);
-		if (buf)
-			return buf;
-	}
-	buf = mmap(NULL, UDP_MAX_BYTES, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	return buf == MAP_FAILED ? NULL : buf;
-}
-
-static void run_put(struct udp *u, void *buf)
-{
-	void *none;
-
-	for (size_t i = 0; i < TX_RUNS; i++) {
-		none = NULL;
-		if (atomic_compare_exchange_strong(&u->run[i], &none, buf))
-			return;
-	}
-	munmap(buf, UDP_MAX_BYTES);
-}
-
-void tx_fini(struct udp *u)
-{
-	void *buf;
-
-	for (size_t i = 0; i < TX_RUNS; i++) {
-		buf = atomic_exchange(&u->run[i], NULL);
-		if (buf)
-			munmap(buf, UDP_MAX_BYTES);
-	}
-}
-
 /* Sends the run; returns how many of its packets were taken. */
 static size_t send_run(struct udp *u, const struct route *r,
 		       const struct run *run, struct sent *sent, int *err)
@@ -618,8 +533,9 @@ static size_t send_run(struct udp *u, const struct route *r,
 
 	*sent = (struct sent){ 0 };
 	if (!r->private || u->cfg.pcap) {
-		buf = run_bytes(run, 0, n) <= sizeof(small) ? small :
-							      run_take(u);
+		buf = run_bytes(run, 0, n) <= sizeof(small) ?
+			      small :
+			      spare_take(&u->spare);
 		if (!buf)
 			return 0;
 	}
@@ -630,7 +546,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 			n = 1;
 			continue;
 		}
-		if (e && is_busy(e))
+		if (e && packet_is_busy(e))
 			break;
 		if (e)
 			*err = e;
@@ -647,7 +563,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 	if (gso_error && sent->pkts == run->n)
 		((struct tx_sock *)run->sock)->no_gso = true;
 	if (buf && buf != small)
-		run_put(u, buf);
+		spare_put(&u->spare, buf);
 	return done;
 }
 
@@ -684,7 +600,7 @@ static size_t put_segment(struct udp_route *at, size_t bytes)
  */
 static bool send_short(struct udp *u, struct udp_route *at,
 		       const struct roce_path *path, uint32_t hash,
-		       const struct parts *p, size_t n)
+		       const struct packet_parts *p, size_t n)
 {
 	const size_t size = p->size, bytes = n == 2 ? size + p[1].size : size;
 	const uint32_t qpn = p->h->dest_qpn;
@@ -743,16 +659,16 @@ static bool send_short_batch(struct udp *u, struct udp_route *at,
 			     const struct roce_batch *b, size_t from, size_t to)
 {
 	const struct roce_pkt *p = &b->pkt[from], *ack = p + 1;
-	struct parts parts[2];
+	struct packet_parts parts[2];
 	const size_t n = to - from;
 
 	if (n > 2 || p->to_slot ||
 	    (n == 2 &&
 	     (!b->ack || ack->hash != p->hash || ack->path != p->path)))
 		return false;
-	parts[0] = parts_of(b, p);
+	parts[0] = packet_parts(b, p);
 	if (n == 2)
-		parts[1] = parts_of(b, ack);
+		parts[1] = packet_parts(b, ack);
 	return send_short(u, at, p->path, p->hash, parts, n);
 }
 
@@ -761,7 +677,7 @@ unsigned udp_send_small(struct udp *u, struct udp_route *at,
 {
 	const struct iovec v = { (void *)s->data, s->len };
 	const struct roce_path *path;
-	struct parts parts[2];
+	struct packet_parts parts[2];
 	struct roce_hdr h[2];
 	uint32_t hash;
 	size_t n;
@@ -769,11 +685,13 @@ unsigned udp_send_small(struct udp *u, struct udp_route *at,
 	if (!s->timed)
 		return 0;
 	n = roce_small_headers(s, h, &path, &hash);
-	parts[0] = (struct parts){ &h[0], &v, s->len ? 1 : 0,
-				   header_size(&h[0]) + s->len, false };
+	parts[0] = (struct packet_parts){ &h[0], &v, s->len ? 1 : 0,
+					  packet_head_size(&h[0]) + s->len,
+					  false };
 	if (n == 2)
-		parts[1] = (struct parts){ &h[1], &v, 0, header_size(&h[1]),
-					   false };
+		parts[1] =
+			(struct packet_parts){ &h[1], &v, 0,
+					       packet_head_size(&h[1]), false };
 	return send_short(u, at, path, hash, parts, n);
 }
 

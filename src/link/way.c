@@ -15,7 +15,8 @@ void link_way_forget(struct link_way *w)
 
 static bool same_addresses(const struct link_way *w, const struct roce_path *p)
 {
-	return gid_equal(&w->dgid, &p->dgid) && gid_equal(&w->sgid, &p->sgid);
+	return w->v1 == p->v1 && gid_equal(&w->dgid, &p->dgid) &&
+	       gid_equal(&w->sgid, &p->sgid);
 }
 
 static bool leads_to(const struct link_way *w, const struct roce_pkt *p)
@@ -45,6 +46,7 @@ static void way_find(struct link *const link[], unsigned n, struct link_way *w,
 	w->qpn = p->h.dest_qpn;
 	w->sgid = p->path->sgid;
 	w->dgid = p->path->dgid;
+	w->v1 = p->path->v1;
 	do
 		l = link[--n];
 	while (n && !reaches(l, w, p));

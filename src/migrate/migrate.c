@@ -521,6 +521,11 @@ static int refuse(struct shca_process *p)
 			"kernel, whose sequence numbers, windows and queues "
 			"would have to be taken out of it and put into another "
 			"one (TCP_REPAIR, as root there); use RoCE");
+	if (p->engine.rocev1)
+		return fail(-EOPNOTSUPP,
+			    "a process with RoCE v1 (--rocev1) cannot be "
+			    "suspended: its QPs have the MACs of their peers, "
+			    "and its socket is one of AF_PACKET; use RoCE v2");
 	return 0;
 }
 

@@ -267,23 +267,37 @@ static int ask_netdev(uint32_t ifindex, unsigned long what, struct ifreq *ifr)
 	return err;
 }
 
+int neigh_own(uint32_t ifindex, uint8_t mac[6])
+{
+	struct ifreq ifr;
+	int err = ask_netdev(ifindex, SIOCGIFHWADDR, &ifr);
+
+	if (!err)
+		memcpy(mac, ifr.ifr_hwaddr.sa_data, 6);
+	return err;
+}
+
+bool neigh_on_link(const union ibv_gid *dgid, uint32_t ifindex)
+{
+	struct neigh_hop hop = hop_of(dgid, ifindex);
+	const struct neigh_hop to = hop;
+
+	return is_group(&to) || netdev_ifindex(dgid) ||
+	       (!next_hop(&hop) && !memcmp(hop.bytes, to.bytes, hop.len));
+}
+
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 {
 	struct neigh_hop hop = hop_of(dgid, ifindex);
 	uint32_t own = netdev_ifindex(dgid);
-	struct ifreq ifr;
 	int round, err;
 
 	if (is_group(&hop)) {
 		group_mac(&hop, mac);
 		return 0;
 	}
-	if (own) {
-		err = ask_netdev(own, SIOCGIFHWADDR, &ifr);
-		if (!err)
-			memcpy(mac, ifr.ifr_hwaddr.sa_data, 6);
-		return err;
-	}
+	if (own)
+		return neigh_own(own, mac);
 	err = next_hop(&hop);
 	for (round = 0; !err && round < WAIT_ROUNDS; round++) {
 		err = lookup_mac(&hop, mac);

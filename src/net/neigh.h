@@ -18,6 +18,13 @@
  */
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6]);
 
+/* The MAC of an interface. 0 or -errno. */
+int neigh_own(uint32_t ifindex, uint8_t mac[6]);
+
+/* Whether packets to dgid by an interface pass no router: it is of the interface's
+ * network, or of this host. */
+bool neigh_on_link(const union ibv_gid *dgid, uint32_t ifindex);
+
 /* Where packets to an address leave for: the next hop, as an IP address. */
 struct neigh_hop {
 	int family;

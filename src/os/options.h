@@ -44,6 +44,9 @@ O(infiniband, enum infiniband, infiniband, "SOFTHCA_INFINIBAND", "infiniband", "
 O(fabric, const char *, string, "SOFTHCA_FABRIC", "fabric", "FILE[@NODE]", 0, set_fabric, \
   "Programs see in the fabric of softib0 also the switches and hosts of FILE, " \
   "as ibnetdiscover prints them; with @NODE they stand at that node") \
+O(rocev1, bool, bool, "SOFTHCA_ROCEV1", "rocev1", NULL, 0, set_flag, \
+  "Offer RoCE v1 (Ethernet type 0x8915) as well: a second half of the GID " \
+  "table, for who chooses an index there; needs CAP_NET_RAW") \
 O(mpa_crc, bool, bool, "SOFTHCA_MPA_CRC", "mpa-crc", NULL, 0, set_flag, \
   "Protect iWARP's messages with CRC32C (default: where the peer wants it)") \
 O(wire, bool, bool, "SOFTHCA_WIRE", "wire", NULL, 0, set_flag, \

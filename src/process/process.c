@@ -100,6 +100,8 @@ static void record_packets(const char *path)
 {
 	int err;
 
+	if (config_get()->rocev1)
+		pcap_rocev1();
 	if (config_get()->infiniband == INFINIBAND_ONLY)
 		record_as_infiniband();
 	err = pcap_open(&recording, path);

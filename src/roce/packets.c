@@ -68,7 +68,8 @@ static bool same_path(const struct roce_rx *pkt, const struct roce_path *path,
 {
 	if (pkt->host)
 		return pkt->path_hash == hash;
-	return !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
+	return pkt->v1 == path->v1 &&
+	       !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }
 

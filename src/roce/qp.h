@@ -82,6 +82,7 @@ struct roce_rx {
 	uint8_t tclass;
 	uint16_t
 		sport; /* UDP source port; 0: it came by no UDP, or is not known */
+	bool v1; /* it came by RoCE v1 */
 	bool ecn_ce; /* congestion experienced */
 	bool handed; /* over by another process of this user on this host */
 	bool host; /* roce_path_hash(sgid, dgid) is path_hash; they are there

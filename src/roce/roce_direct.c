@@ -115,7 +115,7 @@ void roce_direct(struct roce_qp *qp, struct qp_remote *remote)
 		.qpn = qp->dest_qpn,
 		.psn = qp->base.attr.sq_psn,
 		.mtu = qp->mtu,
-		.path_hash = roce_path_hash(&qp->path.sgid, &qp->path.dgid),
+		.path_hash = roce_path_there(&qp->path),
 	};
 	bool any = false;
 

@@ -89,7 +89,7 @@ void roce_qp_moved(struct roce_qp *qp, const struct roce_path *path)
 	const bool other = qp->path.lossless != path->lossless;
 
 	qp->path = *path;
-	qp->path_hash = roce_path_hash(&path->dgid, &path->sgid);
+	qp->path_hash = roce_path_back(path);
 	qp_public_set(&qp->base.pub->path_hash, qp->path_hash);
 	if (other)
 		cc_init(qp);
@@ -187,7 +187,7 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 	qp_modify_apply(&qp->base, a, mask);
 	if (mask & IBV_QP_AV) {
 		qp->path = *path;
-		qp->path_hash = roce_path_hash(&path->dgid, &path->sgid);
+		qp->path_hash = roce_path_back(path);
 		qp_public_set(&pub->path_hash, qp->path_hash);
 	}
 	if (mask & IBV_QP_PATH_MTU) {

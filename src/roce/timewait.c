@@ -51,9 +51,8 @@ bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
 
 	b->n = b->data.n = b->data.nkeys = 0;
 	if (pkt->h.dest_qpn != w->qpn ||
-	    roce_check_connected(
-		    pkt, w->service, &w->path,
-		    roce_path_hash(&w->path.dgid, &w->path.sgid)) ||
+	    roce_check_connected(pkt, w->service, &w->path,
+				 roce_path_back(&w->path)) ||
 	    !(f & ROCE_F_REQUEST) || f & (ROCE_F_READ | ROCE_F_ATOMIC) ||
 	    d > 0 || d < -PSN_WINDOW)
 		return false;

@@ -8,8 +8,7 @@
 #include "roce_internal.h"
 
 #include "base/why.h"
-
-#define GRH_LEN 40u
+#include "wire/grh.h"
 
 int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
 	    const struct roce_path *path)
@@ -108,9 +107,12 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		.wc_flags = IBV_WC_GRH,
 		/*
 		 * A17.4.5.1: a completion tells IPv4 from IPv6. Verbs have no
-		 * field for it; ConnectX puts it here, and UCX looks for it.
+		 * field for it; ConnectX puts it here, and UCX looks for it. In
+		 * RoCE v1 it is the service level.
 		 */
-		.sl = roce_gid_is_v4(&pkt->dgid) ? WC_SL_IPV4 : WC_SL_IPV6,
+		.sl = pkt->v1                    ? 0 :
+		      roce_gid_is_v4(&pkt->dgid) ? WC_SL_IPV4 :
+						   WC_SL_IPV6,
 	};
 
 	/* 9.6.1.6, 9.8.3: a wrong Q_Key or no receive, and it is dropped. */

@@ -25,7 +25,7 @@
 #include "base/path.h"
 #include "base/say.h"
 #include "base/sys.h"
-#include "wire/roce.h"
+#include "wire/grh.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,6 +52,7 @@
 #define BLOCK_IDB 1u
 #define BLOCK_EPB 6u
 #define MAGIC 0x1a2b3c4du
+#define LINKTYPE_ETHERNET 1u
 #define LINKTYPE_RAW 101u
 #define OPT_END 0u
 #define OPT_SHB_USERAPPL 4u
@@ -70,11 +71,13 @@
 #define V6_LEN 40u
 #define UDP_LEN 8u
 #define TCP_LEN 20u
+#define ETHER_LEN 14u
 #define PROTO_TCP 6u
 #define PROTO_UDP 17u
 
 /* Of packets that are not IP's; NULL: all are. */
 static const struct pcap_frames *frames;
+static bool rocev1; /* an interface of Ethernet */
 
 struct pcap {
 	int fd;
@@ -151,19 +154,25 @@ static void put_interfaces(struct pcap *p)
 	const char *const device[] = {
 		[PCAP_ROCE] = frames ? frames->device : "softhca0",
 		[PCAP_IWARP] = "softiw0",
+		[PCAP_ROCEV1] = "softhca0 RoCE v1",
 	};
+	const uint32_t linktype[] = {
+		[PCAP_ROCE] = frames ? frames->linktype : LINKTYPE_RAW,
+		[PCAP_IWARP] = LINKTYPE_RAW,
+		[PCAP_ROCEV1] = LINKTYPE_ETHERNET,
+	};
+	const size_t n = rocev1 ? PCAP_ROCEV1 + 1 : PCAP_ROCEV1;
 	const uint8_t nanoseconds = 9;
 	uint8_t *at = p->buf + p->used, *block;
 	char name[64];
 
-	for (size_t i = 0; i < sizeof(device) / sizeof(device[0]); i++) {
+	for (size_t i = 0; i < n; i++) {
 		snprintf(name, sizeof(name), "%s pid %d %s", device[i],
 			 (int)p->pid, program_invocation_short_name);
 		block = at;
 		put_u32(&at, BLOCK_IDB);
 		put_u32(&at, 0);
-		put_u16(&at, i == PCAP_ROCE && frames ? frames->linktype :
-							LINKTYPE_RAW);
+		put_u16(&at, linktype[i]);
 		put_u16(&at, 0);
 		put_u32(&at, 0); /* packets are never cut short */
 		put_opt(&at, OPT_IF_NAME, name, strlen(name));
@@ -232,17 +241,48 @@ static void put_tcp(uint8_t *h, const struct pcap_pkt *pkt, size_t len,
 	put_be16(h + 16, inet_fold(inet_sum(sum, h, len)));
 }
 
+/* Those of a frame of RoCE v1, whose payload has len bytes. */
+static void put_frame(uint8_t *h, const struct pcap_pkt *pkt, size_t len)
+{
+	memcpy(h, pkt->ether->dst, 6);
+	memcpy(h + 6, pkt->ether->src, 6);
+	put_be16(h + 12, ROCEV1_ETHERTYPE);
+	grh_put(h + ETHER_LEN, &(struct grh){ .sgid = *pkt->src,
+					      .dgid = *pkt->dst,
+					      .flow_label = pkt->flow_label,
+					      .tclass = pkt->tclass,
+					      .hop_limit = pkt->hop_limit,
+					      .pay_len = (uint16_t)len });
+}
+
+static size_t head_len(const struct pcap_pkt *pkt, bool v4)
+{
+	if (pkt->ether)
+		return ETHER_LEN + GRH_LEN;
+	return (v4 ? V4_LEN : V6_LEN) + (pkt->tcp ? TCP_LEN : UDP_LEN);
+}
+
 /* Writes IP and transport headers to h; what follows them is in place. */
 static void put_headers(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 			size_t len)
 {
 	const size_t ip_len = v4 ? V4_LEN : V6_LEN;
-	const uint64_t sum = put_ip(h, pkt, v4, len - ip_len);
+	uint64_t sum;
 
+	if (pkt->ether) {
+		put_frame(h, pkt, len - ETHER_LEN - GRH_LEN);
+		return;
+	}
+	sum = put_ip(h, pkt, v4, len - ip_len);
 	if (pkt->tcp)
 		put_tcp(h + ip_len, pkt, len - ip_len, sum);
 	else
 		put_udp(h + ip_len, pkt, len - ip_len, sum);
+}
+
+void pcap_rocev1(void)
+{
+	rocev1 = true;
 }
 
 void pcap_set_frames(const struct pcap_frames *f)
@@ -353,10 +393,8 @@ static void drop_locked(struct pcap *p)
 static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 {
 	bool v4 = roce_gid_is_v4(pkt->src) && roce_gid_is_v4(pkt->dst);
-	const bool framed = frames && v4 && !pkt->tcp;
-	size_t head = framed ? frames->head(pkt) :
-			       (v4 ? V4_LEN : V6_LEN) +
-				       (pkt->tcp ? TCP_LEN : UDP_LEN);
+	const bool framed = frames && v4 && !pkt->tcp && !pkt->ether;
+	size_t head = framed ? frames->head(pkt) : head_len(pkt, v4);
 	size_t tail = framed ? frames->tail : 0;
 	size_t len = head + tail, padded;
 	uint8_t *at, *block, *data;
@@ -388,7 +426,9 @@ static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 	at = block = p->buf + p->used;
 	put_u32(&at, BLOCK_EPB);
 	put_u32(&at, 0);
-	put_u32(&at, p->interface + (pkt->tcp ? PCAP_IWARP : PCAP_ROCE));
+	put_u32(&at, p->interface + (pkt->ether ? PCAP_ROCEV1 :
+				     pkt->tcp   ? PCAP_IWARP :
+						  PCAP_ROCE));
 	put_u32(&at, when >> 32);
 	put_u32(&at, when & UINT32_MAX);
 	put_u32(&at, len);

@@ -28,6 +28,10 @@ int pcap_open(struct pcap **p, const char *path);
  */
 void pcap_infiniband(uint32_t addr, unsigned prefix);
 
+/* Before that: there may be packets of RoCE v1, which are recorded as frames of
+ * Ethernet. */
+void pcap_rocev1(void);
+
 /* How packets look in a recording that are not IP's. */
 struct pcap_frames {
 	uint32_t linktype;
@@ -48,7 +52,7 @@ int pcap_restart(int fd);
 void pcap_close(struct pcap *p);
 
 /* Interfaces of a process in the file: "softhca0 pid 1234 ib_write_bw". */
-enum { PCAP_ROCE, PCAP_IWARP };
+enum { PCAP_ROCE, PCAP_IWARP, PCAP_ROCEV1 };
 
 /* Writes all packets recorded so far to the file. */
 void pcap_flush(struct pcap *p);

@@ -1,8 +1,9 @@
 /*
  * bind.c - the address at which a connected QP receives
  *
- * UDP port 4791 of the address that its path sends from. A QP that gets another
- * path is bound at both until it has taken that.
+ * UDP port 4791 of the address that its path sends from, and of RoCE v1 that
+ * address's frames as well: the registry knows by the port which processes receive
+ * there. A QP that gets another path is bound at both until it has taken that.
  */
 #include "qp.h"
 
@@ -52,47 +53,81 @@ static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
 					via->ifname, sys_strerror(-err));
 }
 
+static struct shca_bound place(const struct roce_path *path,
+			       const struct netdev_gid *via)
+{
+	return (struct shca_bound){ .is = true,
+				    .v1 = path->v1,
+				    .gid = via->gid,
+				    .ifindex = via->ifindex };
+}
+
+void shca_bound_end(struct engine *e, const struct shca_bound *b)
+{
+	if (!b->is)
+		return;
+	udp_unbind(e->udp, &b->gid, b->ifindex);
+	if (b->v1)
+		engine_unbind_v1(e, &b->gid, b->ifindex);
+}
+
+static int bind_at(struct shca_qp *qp, const struct roce_path *path,
+		   const struct netdev_gid *via)
+{
+	struct engine *e = qp->sched.engine;
+	int err = engine_bind(e, &via->gid, via->ifindex);
+
+	if (err)
+		return cannot_bind(qp, via, err);
+	if (path->v1)
+		err = engine_bind_v1(e, &via->gid, via->ifindex);
+	if (!err)
+		return 0;
+	udp_unbind(e->udp, &via->gid, via->ifindex);
+	return why(err, "QP 0x%06x: cannot receive RoCE v1 on %s: %s",
+		   shca_qpn(qp), via->ifname, sys_strerror(-err));
+}
+
 int shca_bind(struct shca_qp *qp, const struct roce_path *path,
 	      const struct netdev_gid *via, bool *more)
 {
 	const struct shca_bound *b = &qp->bound;
 	int err;
 
-	*more = !b->is || b->ifindex != via->ifindex ||
+	*more = !b->is || b->v1 != path->v1 || b->ifindex != via->ifindex ||
 		memcmp(&b->gid, &via->gid, sizeof(via->gid));
 	if (*more) {
-		err = engine_bind(qp->sched.engine, &via->gid, via->ifindex);
+		err = bind_at(qp, path, via);
 		if (err) {
 			*more = false;
-			return cannot_bind(qp, via, err);
+			return err;
 		}
 	}
-	err = acks_check(qp, path);
+	err = path->v1 ? 0 : acks_check(qp, path);
 	if (err && *more) {
 		*more = false;
-		shca_bind_undo(qp, via);
+		shca_bind_undo(qp, path, via);
 	}
 	return err;
 }
 
-void shca_bind_undo(struct shca_qp *qp, const struct netdev_gid *via)
+void shca_bind_undo(struct shca_qp *qp, const struct roce_path *path,
+		    const struct netdev_gid *via)
 {
-	udp_unbind(qp->sched.engine->udp, &via->gid, via->ifindex);
+	const struct shca_bound b = place(path, via);
+
+	shca_bound_end(qp->sched.engine, &b);
 }
 
-void shca_bind_done(struct shca_qp *qp, const struct netdev_gid *via)
+void shca_bind_done(struct shca_qp *qp, const struct roce_path *path,
+		    const struct netdev_gid *via)
 {
 	shca_unbind(qp);
-	qp->bound = (struct shca_bound){ .is = true,
-					 .gid = via->gid,
-					 .ifindex = via->ifindex };
+	qp->bound = place(path, via);
 }
 
 void shca_unbind(struct shca_qp *qp)
 {
-	struct shca_bound *b = &qp->bound;
-
-	if (b->is)
-		udp_unbind(qp->sched.engine->udp, &b->gid, b->ifindex);
-	b->is = false;
+	shca_bound_end(qp->sched.engine, &qp->bound);
+	qp->bound.is = false;
 }

@@ -94,7 +94,7 @@ void shca_connected_explain(struct shca_qp *qp)
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	const struct engine *e = qp->sched.engine;
 	struct segment_peer *peer;
-	const char *way;
+	const char *way = NULL;
 	int slot;
 
 	if (qp->core->type == IBV_QPT_UD || !path)
@@ -106,7 +106,10 @@ void shca_connected_explain(struct shca_qp *qp)
 	else if (slot >= 0 && path->local && !e->cfg->wire &&
 		 registry_port(e->registry, (unsigned)slot))
 		way = "a private UDP port of this host";
-	else
+	if (!peer && path->v1)
+		way = path->local ? "RoCE v1, by the loopback interface" :
+				    "RoCE v1, frames of Ethernet type 0x8915";
+	else if (!way)
 		way = "UDP port 4791";
 	engine_explain(qp->core, "connected by %s%s", way,
 		       of_other_net(qp, path));
@@ -168,14 +171,14 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 		return OTHER_QP;
 	}
 	if ((type == IBV_QPT_RC || type == IBV_QPT_UC) &&
-	    qp_public_get(&pub->path_hash) !=
-		    roce_path_hash(&path->sgid, &path->dgid)) {
+	    qp_public_get(&pub->path_hash) != roce_path_there(path)) {
 		snprintf(why->text, size,
 			 "the QP there is connected to another address than "
-			 "%s, or not from %s: dgid or sgid_index at one of the "
-			 "ends is wrong",
+			 "%s, or not from %s%s: dgid or sgid_index at one of "
+			 "the ends is wrong",
 			 gid_str(&path->sgid, &at[0]),
-			 gid_str(&path->dgid, &at[1]));
+			 gid_str(&path->dgid, &at[1]),
+			 path->v1 ? ", or by RoCE v2" : "");
 		return OTHER_ADDRESS;
 	}
 	if (psn == core->attr.sq_psn ||
@@ -235,6 +238,13 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 			 "stopped, its QP is in the error state, or packets do "
 			 "not get through any more; to check the path: softhca "
 			 "doctor --peer");
+	else if (path->v1)
+		snprintf(
+			why->text, sizeof(why->text),
+			"nothing has ever come from it: its QP is not in RTR, "
+			"its sgid_index is not RoCE v1, the GID or dest_qp_num "
+			"here is wrong, or a switch on the way drops frames "
+			"of Ethernet type 0x8915");
 	else
 		snprintf(why->text, sizeof(why->text),
 			 "nothing has ever come from it: its QP is not in RTR, "

@@ -63,6 +63,7 @@ struct shca_qp {
 	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
 	struct shca_bound {
 		bool is;
+		bool v1; /* by RoCE v1 as well */
 		union ibv_gid gid;
 		uint32_t ifindex;
 	} bound; /* the address it receives at; */
@@ -224,13 +225,18 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 }
 
 /*
- * bind.c: the QP is to receive at the address of a path as well: more, if it does
- * not yet. Then either it does there alone, or that is undone. Under modify_lock.
+ * bind.c: the QP is to receive at the address of a path as well, which is that of
+ * an interface: more, if it does not yet. Then either it does there alone, or that
+ * is undone. Under modify_lock.
  */
 int shca_bind(struct shca_qp *qp, const struct roce_path *path,
 	      const struct netdev_gid *via, bool *more);
-void shca_bind_done(struct shca_qp *qp, const struct netdev_gid *via);
-void shca_bind_undo(struct shca_qp *qp, const struct netdev_gid *via);
+void shca_bind_done(struct shca_qp *qp, const struct roce_path *path,
+		    const struct netdev_gid *via);
+void shca_bind_undo(struct shca_qp *qp, const struct roce_path *path,
+		    const struct netdev_gid *via);
+/* What has been taken from a QP (timewait.c) is given back. */
+void shca_bound_end(struct engine *e, const struct shca_bound *b);
 /* It receives nowhere. */
 void shca_unbind(struct shca_qp *qp);
 

@@ -36,14 +36,13 @@
 struct shca_timewait {
 	struct roce_timewait w;
 	uint64_t until; /* 0: free */
-	union ibv_gid gid;
-	uint32_t ifindex;
+	struct shca_bound bound;
 };
 
 static void timewait_release(struct engine *e, const struct shca_timewait *t)
 {
 	if (t->until)
-		udp_unbind(e->udp, &t->gid, t->ifindex);
+		shca_bound_end(e, &t->bound);
 }
 
 void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
@@ -64,8 +63,7 @@ void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 		old = *t;
 		*t = (struct shca_timewait){ .w = *w,
 					     .until = until,
-					     .gid = qp->bound.gid,
-					     .ifindex = qp->bound.ifindex };
+					     .bound = qp->bound };
 		qp->bound.is = false;
 		if (until < atomic_load(&proc->timewait.alarm.due))
 			engine_alarm_set(e, &proc->timewait.alarm, until);

@@ -8,6 +8,7 @@
 #include "base/why.h"
 #include "net/neigh.h"
 #include "os/config.h"
+#include "wire/grh.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -73,6 +74,39 @@ int shca_path_port(const struct ibv_ah_attr *attr)
 		   attr->port_num);
 }
 
+/* A frame goes to a host of the interface's network, whose MAC is asked for now,
+ * as hardware's drivers do. */
+static int v1_path(const struct ibv_ah_attr *attr, struct roce_path *path,
+		   const struct netdev_gid *via)
+{
+	struct gid_text to;
+	int err;
+
+	path->v1 = true;
+	path->lossless = false;
+	gid_str(&path->dgid, &to);
+	if (roce_gid_is_multicast(&path->dgid))
+		return why(-EOPNOTSUPP,
+			   "grh.dgid is the group %s, and grh.sgid_index %u is "
+			   "RoCE v1, which has no multicast here: take the "
+			   "index of the same address for RoCE v2",
+			   to.text, attr->grh.sgid_index);
+	if (path->local)
+		return 0;
+	if (via->loopback || !neigh_on_link(&path->dgid, via->ifindex))
+		return why(-ENETUNREACH,
+			   "grh.dgid %s is not of the network of %s, and "
+			   "grh.sgid_index %u is RoCE v1, which no router "
+			   "forwards: take the index of the same address for "
+			   "RoCE v2",
+			   to.text, via->ifname, attr->grh.sgid_index);
+	err = neigh_resolve(&path->dgid, via->ifindex, path->dmac);
+	if (!err)
+		return 0;
+	return why(err, "no host on %s says that it has grh.dgid %s: %s",
+		   via->ifname, to.text, sys_strerror(-err));
+}
+
 static int ip_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 		   struct roce_path *path, struct netdev_gid *via)
 {
@@ -124,14 +158,18 @@ static int ip_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 				   "may drop");
 	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
-	return 0;
+	return shca_gid_type(dev, index) == IBV_GID_TYPE_ROCE_V1 ?
+		       v1_path(attr, path, via) :
+		       0;
 }
 
 static void ip_av(struct shca_device *dev, const struct roce_path *path,
 		  struct ibv_ah_attr *attr)
 {
-	const int index = shca_gid_index(dev, &path->sgid);
+	int index = shca_gid_index(dev, &path->sgid);
 
+	if (path->v1)
+		index = shca_gid_v1(dev, index);
 	*attr = (struct ibv_ah_attr){
 		.grh = {
 			.dgid = path->dgid,
@@ -158,6 +196,9 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		return err;
 	ctx = to_ctx(pd->context);
 	err = shca_path(ctx->dev, attr, &path, &via);
+	if (!err && path.v1 && !ctx->engine->rocev1)
+		err = why(-EPERM, "grh.sgid_index is RoCE v1, and this process "
+				  "may no longer use it (CAP_NET_RAW)");
 	if (!err)
 		err = shca_count(ctx->engine, SHCA_AH);
 	if (err)
@@ -212,12 +253,13 @@ static bool ipv4_valid(const uint8_t *ip)
 
 /*
  * The 40 bytes of a UD receiver's GRH hold an IPv6 header, or 20 undefined
- * bytes and an IPv4 header (annex A17.4.5.2).
+ * bytes and an IPv4 header (annex A17.4.5.2); of RoCE v1, a GRH.
  */
 static int ip_av_from_wc(struct shca_device *dev, const struct ibv_wc *wc,
 			 const struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
 	const uint8_t *bytes = (const uint8_t *)grh;
+	const bool v1 = bytes[0] >> 4 == 6 && bytes[6] == GRH_NEXT_BTH;
 	union ibv_gid ours;
 	int index;
 
@@ -225,7 +267,7 @@ static int ip_av_from_wc(struct shca_device *dev, const struct ibv_wc *wc,
 		return 0;
 	attr->is_global = 1;
 	attr->grh.hop_limit = 0xff;
-	if (ipv4_valid(bytes + 20)) {
+	if (!v1 && ipv4_valid(bytes + 20)) {
 		attr->grh.traffic_class = bytes[21];
 		attr->grh.dgid = gid_of_v4(bytes + 32);
 		ours = gid_of_v4(bytes + 36);
@@ -243,6 +285,8 @@ static int ip_av_from_wc(struct shca_device *dev, const struct ibv_wc *wc,
 	if (roce_gid_is_multicast(&ours))
 		return -EINVAL;
 	index = shca_gid_index(dev, &ours);
+	if (v1)
+		index = dev->rocev1 ? shca_gid_v1(dev, index) : -ENOENT;
 	if (index < 0)
 		return index;
 	attr->grh.sgid_index = (uint8_t)index;

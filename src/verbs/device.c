@@ -11,6 +11,7 @@
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/why.h"
+#include "link/rocev1.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -189,6 +190,10 @@ static int device_create(const struct kind *kind, const char *ifname,
 	dev->gids.count = (size_t)dev->gid_tbl_len;
 	if (kind->naming->one_gid)
 		dev->gid_tbl_len = 1;
+	dev->rocev1 = kind->naming == &shca_naming_ip && config_get()->rocev1 &&
+		      !rocev1_allowed();
+	if (dev->rocev1)
+		dev->gid_tbl_len *= 2;
 	if (kind->naming->changed)
 		kind->naming->changed(dev);
 	dev->guid = device_guid(dev);
@@ -290,6 +295,7 @@ static void devices_forked(void)
 		memset(devices[i]->ended, 0, sizeof(devices[i]->ended));
 		memset(devices[i]->added, 0, sizeof(devices[i]->added));
 		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
+		memset(devices[i]->bound_v1, 0, sizeof(devices[i]->bound_v1));
 	}
 }
 
@@ -350,6 +356,8 @@ static int gid_bind(struct shca_device *dev, struct engine *e, size_t i)
 	int err = engine_bind(e, &g->gid, g->ifindex);
 
 	dev->bound[i] = !err;
+	dev->bound_v1[i] =
+		dev->rocev1 && !err && !engine_bind_v1(e, &g->gid, g->ifindex);
 	return err;
 }
 
@@ -359,7 +367,9 @@ static void gid_unbind(struct shca_device *dev, struct engine *e, size_t i)
 
 	if (dev->bound[i])
 		udp_unbind(e->udp, &g->gid, g->ifindex);
-	dev->bound[i] = false;
+	if (dev->bound_v1[i])
+		engine_unbind_v1(e, &g->gid, g->ifindex);
+	dev->bound[i] = dev->bound_v1[i] = false;
 }
 
 int shca_device_bind(struct shca_device *dev, struct engine *e)
@@ -500,6 +510,30 @@ bool shca_device_present(struct shca_device *dev)
 	return !absent;
 }
 
+static bool is_v1(const struct shca_device *dev, uint32_t index)
+{
+	return dev->rocev1 && index >= dev->gids.count;
+}
+
+enum ibv_gid_type shca_gid_type(const struct shca_device *dev, uint32_t index)
+{
+	return is_v1(dev, index) ? IBV_GID_TYPE_ROCE_V1 :
+				   dev->transport->gid_type;
+}
+
+int shca_gid_v1(const struct shca_device *dev, int index)
+{
+	return index < 0 ? index : index + (int)dev->gids.count;
+}
+
+/* Whether its interface carries frames of Ethernet. */
+static bool has_ethernet(const struct netdev_gid *gid)
+{
+	static const uint8_t none[6];
+
+	return gid->loopback || memcmp(gid->mac, none, sizeof(none)) != 0;
+}
+
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 	     struct netdev_gid *gid)
 {
@@ -507,11 +541,11 @@ int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 		return -EINVAL;
 	pthread_mutex_lock(&dev->lock);
 	if (!dev->naming->gid)
-		*gid = dev->gids.gid[index];
+		*gid = dev->gids.gid[index % dev->gids.count];
 	else if (!dev->naming->gid(dev, gid))
 		gid->ifindex = 0;
 	pthread_mutex_unlock(&dev->lock);
-	if (gid->ifindex)
+	if (gid->ifindex && (!is_v1(dev, index) || has_ethernet(gid)))
 		return 0;
 	memset(gid, 0, sizeof(*gid));
 	return -ENODATA;

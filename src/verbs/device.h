@@ -70,13 +70,17 @@ struct shca_device {
 	unsigned row; /* of the counters of the host */
 	__be64 guid;
 	int gid_tbl_len; /* never changes */
+	/* The table has a second half: the addresses of the first one, for RoCE
+	 * v1. Whoever takes the first that suits it gets RoCE v2. */
+	bool rocev1;
 
 	pthread_mutex_t lock; /* of what follows */
 	struct netdev_table gids; /* holes have an ifindex of 0 */
 	bool absent; /* its netdev does not exist */
 	_Atomic uint64_t ib_port; /* infiniband.c, which writes it under lock */
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
-	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
+	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be, */
+	bool bound_v1[NETDEV_MAX_GIDS]; /* and its frames of RoCE v1 */
 
 	_Atomic uint64_t ended[STAT_COUNTERS]; /* of QPs that are gone */
 	uint64_t added[STAT_COUNTERS]; /* to the sums of all processes */
@@ -108,6 +112,10 @@ void shca_device_unbind(struct shca_device *dev, struct engine *e);
 /* As programs see it: -EINVAL, or -ENODATA: a hole. */
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 	     struct netdev_gid *gid);
+/* Of what there is at an index; and the index there is of an entry of the first
+ * half, or negative, as what that is of. */
+enum ibv_gid_type shca_gid_type(const struct shca_device *dev, uint32_t index);
+int shca_gid_v1(const struct shca_device *dev, int index);
 /* The addresses of its interfaces, whatever its GIDs are: false: a hole. */
 bool shca_device_entry(struct shca_device *dev, size_t i,
 		       struct netdev_gid *entry);

@@ -21,6 +21,7 @@
 #include "net/ibaddr.h"
 #include "os/config.h"
 #include "transport/record.h"
+#include "wire/grh.h"
 
 #include <errno.h>
 #include <string.h>
@@ -32,8 +33,6 @@
  */
 #define NOWHERE 0xffffffffu
 
-#define GRH_LEN 40
-#define GRH_NEXT_HEADER 0x1b /* IBA 8.3: of a transport */
 #define TTL_NO_GRH 1
 
 /* The port */
@@ -329,17 +328,16 @@ static void grh_build(uint8_t out[GRH_LEN], const struct port *p,
 		      const struct roce_rx *pkt)
 {
 	const uint8_t *ip = pkt->grh + 20;
-	const union ibv_gid sgid = ib_gid(ib_v4(&pkt->sgid));
 	/* Of a group it is the MGID (mcast.c). */
 	const union ibv_gid dgid =
 		gid_is_v4(&pkt->dgid) ? ib_gid(p->addr) : pkt->dgid;
 
-	put_be32(out, 6u << 28 | (uint32_t)ip[1] << 20);
-	put_be16(out + 4, get_be16(ip + 2) - (20u + 8));
-	out[6] = GRH_NEXT_HEADER;
-	out[7] = (uint8_t)(ip[8] - 1);
-	memcpy(out + 8, sgid.raw, 16);
-	memcpy(out + 24, dgid.raw, 16);
+	grh_put(out, &(struct grh){ .sgid = ib_gid(ib_v4(&pkt->sgid)),
+				    .dgid = dgid,
+				    .tclass = ip[1],
+				    .hop_limit = (uint8_t)(ip[8] - 1),
+				    .pay_len = (uint16_t)(get_be16(ip + 2) -
+							  (20u + 8)) });
 }
 
 static bool has_grh(const struct roce_rx *pkt)

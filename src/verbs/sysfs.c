@@ -42,7 +42,7 @@ struct shown {
 		struct shown_gid {
 			uint32_t index;
 			struct netdev_gid at;
-		} gid[NETDEV_MAX_GIDS];
+		} gid[2 * NETDEV_MAX_GIDS];
 	} hca[];
 };
 
@@ -170,9 +170,10 @@ static void describe_gid(struct sysfs_dir *t, const struct shown_hca *h,
 	snprintf(sub, sizeof(sub), "%s/gid_attrs/types", dir);
 	/* The name for all others is that of the first version. */
 	sysfs_dir_file(t, sub, name, "%s",
-		       gid == &none                   ? "" :
-		       is_rnic(h) || is_infiniband(h) ? "IB/RoCE v1" :
-							"RoCE v2");
+		       gid == &none ? "" :
+		       shca_gid_type(h->dev, index) == IBV_GID_TYPE_ROCE_V2 ?
+				      "RoCE v2" :
+				      "IB/RoCE v1");
 	snprintf(sub, sizeof(sub), "%s/gid_attrs/ndevs", dir);
 	/* A port of InfiniBand is no interface. */
 	sysfs_dir_file(t, sub, name, "%s",
@@ -492,7 +493,7 @@ static void copy_hca(struct shown_hca *h, struct ibv_device *dev,
 	h->place = *place;
 	find_cpus(place->node, h->cpus, sizeof(h->cpus));
 	shca_query_port(to_device(dev), 1, &h->port);
-	for (i = 0; i < NETDEV_MAX_GIDS; i++) {
+	for (i = 0; i < (uint32_t)h->dev->gid_tbl_len; i++) {
 		h->gid[h->gid_count].index = i;
 		if (!shca_gid(to_device(dev), 1, i, &h->gid[h->gid_count].at))
 			h->gid_count++;

@@ -422,6 +422,12 @@ static int modify_check(struct modify *m)
 	if (!err && m->mask & IBV_QP_PATH_MTU)
 		err = mtu_check(dev, attr,
 				m->mask & IBV_QP_AV ? &m->path : NULL, &m->via);
+	/* Its responder may be another process's, which answers by UDP. */
+	if (!err && m->mask & IBV_QP_AV && m->path.v1 &&
+	    (m->ib->qp_type == IBV_QPT_XRC_SEND ||
+	     m->ib->qp_type == IBV_QPT_XRC_RECV))
+		err = why(-EOPNOTSUPP, "XRC by RoCE v1 is not supported: "
+				       "choose a sgid_index of RoCE v2");
 	return err ? why_about(err, "QP 0x%06x", m->ib->qp_num) : 0;
 }
 
@@ -432,7 +438,7 @@ static void modify_unbind(struct modify *m)
 		shca_device_unbind(to_ctx(m->ib->context)->dev,
 				   m->qp->sched.engine);
 	if (m->rebind)
-		shca_bind_undo(m->qp, &m->via);
+		shca_bind_undo(m->qp, &m->path, &m->via);
 }
 
 /* Where it receives from now on; the old place, if there is one, stays. */
@@ -554,7 +560,7 @@ static void modify_publish(struct modify *m)
 	if (m->ud_bind)
 		qp->bound_all = true;
 	if (m->rebind)
-		shca_bind_done(qp, &m->via);
+		shca_bind_done(qp, &m->path, &m->via);
 	if (reset) {
 		address_release(qp);
 		/* Its completions go with it, as on hardware. */

@@ -132,6 +132,17 @@ uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
 	return crc32_gzip_refl(0, buf, (uint64_t)(p - buf));
 }
 
+uint32_t icrc_grh(const uint8_t grh[GRH_LEN])
+{
+	uint8_t buf[LRH_LEN + GRH_LEN];
+
+	memset(buf, 0xff, LRH_LEN);
+	memcpy(buf + LRH_LEN, grh, GRH_LEN);
+	put_be32(buf + LRH_LEN, 0x6fffffff); /* traffic class, flow label */
+	buf[LRH_LEN + 7] = 0xff; /* hop limit */
+	return icrc_update(0, buf, sizeof(buf));
+}
+
 uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len)
 {
 	uint8_t buf[ROCE_HDR_MAX];
@@ -187,6 +198,11 @@ uint32_t icrc_begin_known(struct icrc_memo *m, const union ibv_gid *src,
 	k->ip_id = ip_id;
 	k->len = transport_len;
 	return k->crc;
+}
+
+bool icrc_is(uint32_t crc, const uint8_t *pkt, size_t len)
+{
+	return crc == crc_get(pkt + len - ROCE_ICRC_LEN);
 }
 
 /* crc: of the packet, computed with *id. */

@@ -1,15 +1,15 @@
 /*
- * icrc.h - the invariant CRC of RoCEv2 (IBTA 7.8.1 and annex A17.3.3)
+ * icrc.h - the invariant CRC of RoCE (IBTA 7.8.1, annexes A16.3 and A17.3.3)
  *
  * CRC-32 (Ethernet's polynomial, reflected, sent least significant byte first)
- * over eight bytes of 0xff in place of the LRH, the IP and UDP headers with
- * the fields that routers change taken as all ones, the BTH with resv8a
- * (FECN, BECN) as ones, and the rest up to the ICRC itself.
+ * over eight bytes of 0xff in place of the LRH, the IP and UDP headers, or of v1
+ * the GRH, with the fields that routers change taken as all ones, the BTH with
+ * resv8a (FECN, BECN) as ones, and the rest up to the ICRC itself.
  */
 #ifndef SOFTHCA_WIRE_ICRC_H
 #define SOFTHCA_WIRE_ICRC_H
 
-#include "roce.h"
+#include "grh.h"
 
 #include <sys/uio.h>
 
@@ -22,6 +22,9 @@
 uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
 		    uint16_t sport, uint16_t dport, size_t transport_len,
 		    uint16_t ip_id);
+
+/* The same of a packet of RoCE v1, after its GRH. */
+uint32_t icrc_grh(const uint8_t grh[GRH_LEN]);
 
 /*
  * The same where packets of one flow and length come after each other: most are
@@ -50,6 +53,10 @@ uint32_t icrc_bth_own(uint32_t crc, uint8_t *hdr, size_t len);
 
 /* Stores the finished CRC as it stands on the wire. */
 void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc);
+
+/* Whether it is the one at the end of the len bytes that it covers and the four
+ * that it has. */
+bool icrc_is(uint32_t crc, const uint8_t *pkt, size_t len);
 
 /*
  * Checks the ICRC at the end of a received packet (len bytes from BTH to ICRC

@@ -10,7 +10,6 @@
 
 #define LNH_LOCAL 2u /* a BTH follows, */
 #define LNH_GLOBAL 3u /* or a GRH */
-#define NEXT_HEADER_BTH 0x1b
 #define VCRC_POLY 0xd008u /* 0x100b, its bits reversed */
 
 void lrh_put(uint8_t *h, const struct lrh *l, size_t transport_len)
@@ -23,31 +22,26 @@ void lrh_put(uint8_t *h, const struct lrh *l, size_t transport_len)
 	put_be16(h + 6, l->slid);
 	if (!l->global)
 		return;
-	h += LRH_LEN;
-	put_be32(h, 6u << 28 | (uint32_t)l->tclass << 20 |
-			    (l->flow_label & 0xfffff));
-	put_be16(h + 4, (uint32_t)transport_len);
-	h[6] = NEXT_HEADER_BTH;
-	h[7] = l->hop_limit;
-	memcpy(h + 8, l->sgid.raw, 16);
-	memcpy(h + 24, l->dgid.raw, 16);
+	grh_put(h + LRH_LEN,
+		&(struct grh){ .sgid = l->sgid,
+			       .dgid = l->dgid,
+			       .flow_label = l->flow_label,
+			       .tclass = l->tclass,
+			       .hop_limit = l->hop_limit,
+			       .pay_len = (uint16_t)transport_len });
 }
 
 /* What switches and routers may change is taken as ones; of a packet with a GRH
  * that is all of the LRH. */
 static uint32_t icrc_of_headers(const uint8_t *pkt, const struct lrh *l)
 {
-	uint8_t h[LRH_LEN + LRH_GRH_LEN];
+	uint8_t h[LRH_LEN];
 
-	memcpy(h, pkt, lrh_len(l));
-	if (l->global) {
-		memset(h, 0xff, LRH_LEN);
-		put_be32(h + LRH_LEN, 0x6fffffff);
-		h[LRH_LEN + 7] = 0xff;
-	} else {
-		h[0] |= 0xf0;
-	}
-	return icrc_update(0, h, lrh_len(l));
+	if (l->global)
+		return icrc_grh(pkt + LRH_LEN);
+	memcpy(h, pkt, LRH_LEN);
+	h[0] |= 0xf0;
+	return icrc_update(0, h, LRH_LEN);
 }
 
 static uint16_t vcrc(const uint8_t *p, size_t len)

@@ -6,10 +6,9 @@
 #ifndef SOFTHCA_WIRE_LRH_H
 #define SOFTHCA_WIRE_LRH_H
 
-#include "roce.h"
+#include "grh.h"
 
 #define LRH_LEN 8u
-#define LRH_GRH_LEN 40u
 #define LRH_VCRC_LEN 2u
 
 struct lrh {
@@ -23,7 +22,7 @@ struct lrh {
 /* The length of its headers. */
 static inline size_t lrh_len(const struct lrh *l)
 {
-	return LRH_LEN + (l->global ? LRH_GRH_LEN : 0);
+	return LRH_LEN + (l->global ? GRH_LEN : 0);
 }
 
 /* Writes them; transport_len: from BTH to ICRC inclusive. */

@@ -179,8 +179,8 @@ enum roce_nak {
 };
 
 /*
- * How packets of a connection or address handle travel. Both GIDs are RoCEv2
- * GIDs of the same family: IPv4-mapped, or IPv6.
+ * How packets of a connection or address handle travel. Both GIDs are IP
+ * addresses of the same family: IPv4-mapped, or IPv6.
  */
 struct roce_path {
 	union ibv_gid sgid; /* ours */
@@ -193,6 +193,8 @@ struct roce_path {
 	uint8_t hop_limit;
 	bool local; /* to this host, */
 	bool lossless; /* by a link that itself holds senders back */
+	bool v1; /* RoCE v1: a GRH in a frame of Ethernet, and not UDP over IP, */
+	uint8_t dmac[6]; /* whose destination, on the interface sgid_scope */
 	/* Not local: the network namespace of this host where dgid was proved
 	 * to be (registry_route_in()); 0: it may be anywhere. */
 	uint32_t net;
@@ -219,6 +221,23 @@ static inline uint32_t roce_path_hash(const union ibv_gid *sgid,
 	h = (h ^ h >> 29) * k + dgid->global.subnet_prefix;
 	h = (h ^ h >> 29) * k;
 	return (uint32_t)(h >> 32);
+}
+
+/* Of what is sent by a path, and of what comes back; RoCE v1 is another way than
+ * v2 between the same addresses. */
+static inline uint32_t roce_path_kind(const struct roce_path *path)
+{
+	return path->v1 ? 0x89158915u : 0;
+}
+
+static inline uint32_t roce_path_there(const struct roce_path *path)
+{
+	return roce_path_hash(&path->sgid, &path->dgid) ^ roce_path_kind(path);
+}
+
+static inline uint32_t roce_path_back(const struct roce_path *path)
+{
+	return roce_path_hash(&path->dgid, &path->sgid) ^ roce_path_kind(path);
 }
 
 static inline bool roce_gid_is_v4(const union ibv_gid *gid)

@@ -1373,7 +1373,7 @@ def rows():
     """What src/os/options.h has: variables, and of those with an option its name and that of its value."""
     with open(os.path.join(rig.ROOT, "src/os/options.h")) as f:
         text = f.read().split("#define SOFTHCA_OPTIONS", 1)[1]
-    return re.findall(r'^[OV]\(\w+, [\w *]+, \w+, "(\w+)"(?:, "([a-z-]+)", (NULL, 0|"[^"]*", \w+))?', text, re.M)
+    return re.findall(r'^[OV]\(\w+, [\w *]+, \w+, "(\w+)"(?:, "([a-z0-9-]+)", (NULL, 0|"[^"]*", \w+))?', text, re.M)
 
 
 def man_page():
@@ -1390,24 +1390,24 @@ def test_options_have_their_variables_names():
 def test_help_and_the_man_page_have_the_options():
     options = {f"--{option}" for _, option, _ in rows() if option} | {"--sockets"}
     for command, more in ("run", set()), ("env", {"--format", "--libdir"}), ("cdi", {"--libdir"}):
-        shown = re.findall(r"^ +(?:-., )*(--[a-z-]+)", softhca(command, "--help").stdout, re.M)
+        shown = re.findall(r"^ +(?:-., )*(--[a-z0-9-]+)", softhca(command, "--help").stdout, re.M)
         assert set(shown) == options | more | {"--help", "--usage", "--version"}
     section = re.search(r"^\.SS run, env, cdi$(.*?)^\.SS ", man_page(), re.M | re.S)[1]
-    assert set(re.findall(r"^\.TP\n\.\w+ (--[a-z-]+)", section, re.M)) == options
+    assert set(re.findall(r"^\.TP\n\.\w+ (--[a-z0-9-]+)", section, re.M)) == options
 
 
 def test_man_page_has_the_variables():
     section = re.search(r"^\.SH ENVIRONMENT$(.*?)^\.SH ", man_page(), re.M | re.S)[1]
     heads = "".join(re.findall(r"^\.TP\n(.*)", section, re.M))
-    assert set(re.findall(r"SOFTHCA_[A-Z_]+", heads)) == {variable for variable, _, _ in rows()}
+    assert set(re.findall(r"SOFTHCA_[A-Z0-9_]+", heads)) == {variable for variable, _, _ in rows()}
     by_options = re.search(r"^\.B (.*)\nSet by the options", section, re.M)[1]
-    assert set(re.findall(r"SOFTHCA_[A-Z_]+", by_options)) == {variable for variable, option, _ in rows() if option}
+    assert set(re.findall(r"SOFTHCA_[A-Z0-9_]+", by_options)) == {variable for variable, option, _ in rows() if option}
 
 
 def test_zsh_completion_has_the_options():
     with open(os.path.join(rig.ROOT, "completions/_softhca")) as f:
         job = re.search(r"job=\((.*?)^\)", f.read(), re.M | re.S)[1]
-    assert set(re.findall(r"'(--[a-z-]+(?:=-)?\[)", job)) == {
+    assert set(re.findall(r"'(--[a-z0-9-]+(?:=-)?\[)", job)) == {
         f"--{option}{'=-' if 'OPTIONAL' in value else ''}[" for _, option, value in rows() if option} | {"--sockets["}
 
 

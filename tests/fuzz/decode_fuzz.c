@@ -1,12 +1,16 @@
 /*
- * decode_fuzz.c - any bytes as a packet from BTH to ICRC: what can be decoded is
- * encoded to the same bytes, and the ICRC check accepts only correct ICRCs
+ * decode_fuzz.c - any bytes as a packet from BTH to ICRC, or as a frame of RoCE
+ * v1: what can be decoded is encoded to the same bytes, and the ICRC check accepts
+ * only correct ICRCs
  */
 #include "fuzz.h"
 
 #include "base/bytes.h"
+#include "link/rocev1.h"
+#include "wire/grh.h"
 #include "wire/icrc.h"
 
+#include <errno.h>
 #include <string.h>
 
 /* Sets the reserved bits of the headers at p to zero, as a sender does. */
@@ -106,6 +110,49 @@ static void icrc(const union ibv_gid *gid, const uint8_t *data, size_t size)
 	free(p);
 }
 
+/* p: as long as it says, so that a sanitizer sees what is read beyond. */
+static void frame_of(uint8_t *p, size_t size, bool good)
+{
+	uint8_t *before = malloc(size ? size : 1);
+	struct roce_rx pkt;
+	int err;
+
+	FUZZ_CHECK(before);
+	memcpy(before, p, size);
+	err = rocev1_decode(&pkt, p, size);
+	FUZZ_CHECK(!memcmp(before, p, size));
+	FUZZ_CHECK(!good || err != -EBADMSG);
+	if (!err) {
+		FUZZ_CHECK(pkt.v1 && pkt.grh == p && !pkt.source);
+		FUZZ_CHECK(pkt.payload >= p + GRH_LEN + ROCE_BTH_LEN);
+		FUZZ_CHECK(pkt.payload + pkt.len + ROCE_ICRC_LEN <= p + size);
+	}
+	free(before);
+}
+
+static void frame(const uint8_t *data, size_t size)
+{
+	uint8_t *p = malloc(size ? size : 1);
+	size_t len;
+
+	FUZZ_CHECK(p);
+	memcpy(p, data, size);
+	frame_of(p, size, false);
+	/* A header that lets the rest be looked at. */
+	len = size < GRH_LEN ? 0 : size - GRH_LEN;
+	if (len >= ROCE_BTH_LEN + ROCE_ICRC_LEN && len < 65536) {
+		struct grh g = { .pay_len = (uint16_t)len };
+
+		memcpy(g.sgid.raw, data + 8, 16);
+		memcpy(g.dgid.raw, data + 24, 16);
+		grh_put(p, &g);
+		icrc_put(p + size - 4,
+			 icrc_bth(icrc_grh(p), p + GRH_LEN, len - 4));
+		frame_of(p, size, true);
+	}
+	free(p);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const union ibv_gid v4[2] = {
@@ -122,5 +169,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		round_trip(data, size - ROCE_ICRC_LEN);
 	icrc(v4, data, size);
 	icrc(v6, data, size);
+	frame(data, size);
 	return 0;
 }

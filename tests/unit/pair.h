@@ -268,6 +268,35 @@ static inline void fill(uint8_t *p, size_t len, unsigned seed)
 		p[i] = (uint8_t)(seed + i * 7 + (i >> 8));
 }
 
+/* An end that may send. */
+static inline void ud_init(struct end *e)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
+
+	end_init(e, IBV_QPT_UD, NULL);
+	assert_int_equal(to_init(e->qp, 0), 0);
+	assert_int_equal(ibv_modify_qp(e->qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	assert_int_equal(
+		ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+}
+
+/* Sends what a's buffer begins with by an address handle, and destroys that. */
+static inline void ud_send(struct end *a, struct ibv_ah *ah, uint32_t qpn,
+			   uint32_t len)
+{
+	struct ibv_send_wr wr = { .wr_id = 1,
+				  .opcode = IBV_WR_SEND,
+				  .wr.ud = { .ah = ah,
+					     .remote_qpn = qpn,
+					     .remote_qkey = 0x11111111 } };
+
+	assert_non_null(ah);
+	assert_int_equal(try_send(a, &wr, 0, len), 0);
+	assert_int_equal(wait_wc(a->cq).status, 0);
+	assert_int_equal(ibv_destroy_ah(ah), 0);
+}
+
 /* A test with a device of its own. */
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 

@@ -9,7 +9,6 @@
 #include <endian.h>
 
 #define LID 3
-#define QKEY 0x11111111
 #define GRH 40
 #define LEN 20u
 
@@ -165,32 +164,10 @@ static void vectors_are_kept(void **state)
 
 /* Datagrams */
 
-static void ud_init(struct end *e)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
-
-	end_init(e, IBV_QPT_UD, NULL);
-	assert_int_equal(to_init(e->qp, 0), 0);
-	assert_int_equal(ibv_modify_qp(e->qp, &attr, IBV_QP_STATE), 0);
-	attr.qp_state = IBV_QPS_RTS;
-	assert_int_equal(
-		ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
-}
-
-/* Sends by it, and destroys it. */
 static void send_by(struct end *a, struct ibv_ah *ah, uint32_t qpn)
 {
-	struct ibv_send_wr wr = {
-		.wr_id = 1,
-		.opcode = IBV_WR_SEND,
-		.wr.ud = { .ah = ah, .remote_qpn = qpn, .remote_qkey = QKEY }
-	};
-
-	assert_non_null(ah);
 	fill(a->buf, LEN, qpn);
-	assert_int_equal(try_send(a, &wr, 0, LEN), 0);
-	assert_int_equal(wait_wc(a->cq).status, 0);
-	assert_int_equal(ibv_destroy_ah(ah), 0);
+	ud_send(a, ah, qpn, LEN);
 }
 
 static struct ibv_wc datagram(struct end *a, struct end *b,

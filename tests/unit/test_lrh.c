@@ -62,7 +62,7 @@ static void variant_crc(void **state)
 static void headers(void **state)
 {
 	struct lrh l = { .slid = 1, .dlid = 0xc002 };
-	uint8_t h[LRH_LEN + LRH_GRH_LEN];
+	uint8_t h[LRH_LEN + GRH_LEN];
 	static const uint8_t local[] = { 0, 2, 0xc0, 2, 0, 13, 0, 1 };
 	static const uint8_t global[] = { 0, 3, 0xc0, 2, 0, 23, 0, 1 };
 
