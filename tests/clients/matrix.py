@@ -138,6 +138,11 @@ FAMILIES = {
         "ibacm with ib_acme, ibv_asyncwatch; opensm over --fabric", ["test_umad.py::"],
         ["A server of ibsysstat that is not there is reported as \"sysstat ping succeeded\": ibsysstat does not look at the "
          "status of the answer, on any device."]),
+    "several rails": Family(
+        "perftest rdmacm-utils ucx-utils prometheus-node-exporter", "--rails=4 --names=mlx5_%d, on one host and on two: perftest, rping, ucx_perftest with a "
+        "message over four rails, node_exporter; three programs of our own in the manner of a net plugin, a transfer engine and a P2P engine, with "
+        "losses and with a rail that fails",
+        ["test_rails.py::", "test_cm_tools.py::test_ucx_over_four_rails", "test_sysfs.py::test_node_exporter"], []),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),
     "curl": Family(
