@@ -48,7 +48,8 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
 	       const char *hint, void *input);
 
-/* How many letters differ, at least (Levenshtein), without case; b has at most
+/* How many letters differ, at least (Levenshtein), without case, two that have
+ * changed places counting as one; b has at most
  * CLI_NAME_MAX. */
 #define CLI_NAME_MAX 64
 unsigned cli_edit_distance(const char *a, const char *b);

@@ -171,6 +171,37 @@ void check_rights(struct doctor *d, struct finding *f)
 			"ibverbs-utils, rdmacm-utils)");
 }
 
+/* Whether what is started here without softhca run sees softhca all the same. */
+static bool environment_is_ours(const struct doctor *d)
+{
+	const char *p = getenv("LD_LIBRARY_PATH");
+	char dir[PATH_MAX], real[PATH_MAX], ours[PATH_MAX];
+	size_t len;
+
+	if (!p || !realpath(d->libdir, ours))
+		return false;
+	for (; *p; p += len + (p[len] != '\0')) {
+		len = strcspn(p, ":;");
+		snprintf(dir, sizeof(dir), "%.*s", (int)len, p);
+		if (len < sizeof(dir) && realpath(dir, real) &&
+		    !strcmp(real, ours))
+			return true;
+	}
+	return false;
+}
+
+static void say_environment(const struct doctor *d, struct finding *f,
+			    const char *name)
+{
+	if (environment_is_ours(d))
+		TEXT(f, "; started from here it sees softhca");
+	else
+		TEXT(f,
+		     "; started from here, by itself, it does not see "
+		     "softhca: softhca run -- %s",
+		     name);
+}
+
 void check_program(struct doctor *d, struct finding *f, const char *name)
 {
 	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
@@ -202,8 +233,10 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 	if (wanted < 0) {
 		TEXT(f,
 		     "%s is not an ELF program for this machine; the "
-		     "programs that it runs will see softhca",
+		     "programs that it runs see softhca unless it changes "
+		     "their environment",
 		     path);
+		say_environment(d, f, name);
 		return;
 	}
 	if (elf_open(&e, path, program_sonames))
@@ -220,6 +253,7 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 		     "%s is not linked with libibverbs itself; its libraries "
 		     "or plugins may be",
 		     path);
+	say_environment(d, f, name);
 	if (e.go) {
 		f->status = WARN;
 		TEXT(f, "; it is a Go program, whose own system calls find the "

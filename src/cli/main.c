@@ -107,22 +107,32 @@ void cli_say(const char *fmt, ...)
 	fputc('\n', stderr);
 }
 
+static bool same_letter(char a, char b)
+{
+	return toupper((unsigned char)a) == toupper((unsigned char)b);
+}
+
 unsigned cli_edit_distance(const char *a, const char *b)
 {
-	unsigned row[CLI_NAME_MAX + 1];
+	unsigned row[CLI_NAME_MAX + 1], above[CLI_NAME_MAX + 1] = { 0 }, two;
 	size_t n = strlen(b);
 
 	for (size_t j = 0; j <= n; j++)
 		row[j] = (unsigned)j;
 	for (size_t i = 0; a[i]; i++) {
-		unsigned diagonal = row[0];
+		unsigned diagonal = row[0], left = 0;
 
 		row[0] = (unsigned)i + 1;
 		for (size_t j = 0; j < n; j++) {
-			unsigned best =
-				diagonal + (toupper((unsigned char)a[i]) !=
-					    toupper((unsigned char)b[j]));
+			unsigned best = diagonal + !same_letter(a[i], b[j]);
 
+			/* Of the row before the last, one further left. */
+			two = left;
+			left = above[j];
+			if (i && j && same_letter(a[i], b[j - 1]) &&
+			    same_letter(a[i - 1], b[j]) && two + 1 < best)
+				best = two + 1;
+			above[j] = diagonal;
 			diagonal = row[j + 1];
 			if (row[j] + 1 < best)
 				best = row[j] + 1;
@@ -208,6 +218,37 @@ void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
 	exit(usage_status);
 }
 
+/* What there is instead, from the table, which ends with what is not for people. */
+static void unknown_command(const char *name)
+{
+	const size_t n = sizeof(commands) / sizeof(commands[0]) - 1;
+	const char *near = NULL;
+	unsigned least = 3, d;
+	char all[256];
+	size_t at = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		d = cli_edit_distance(name, commands[i].name);
+		if (d < least && d <= 1 + strlen(name) / 6) {
+			least = d;
+			near = commands[i].name;
+		}
+		at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s",
+				       !i         ? "" :
+				       i + 1 == n ? " and " :
+						    ", ",
+				       commands[i].name);
+	}
+	if (near)
+		cli_say("unknown command %s; did you mean softhca %s?", name,
+			near);
+	else
+		cli_say("unknown command %s; the commands are %s. To run a "
+			"program: "
+			"softhca run -- %s",
+			name, all, name);
+}
+
 int main(int argc, char **argv)
 {
 	size_t i;
@@ -231,12 +272,6 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[1], "exec"))
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
-		cli_say("unknown command %s; the commands are run, env, cdi, "
-			"devices, doctor, explain, ps, stat, trace, "
-			"checkpoint, "
-			"restore and migrate. To run a "
-			"program: "
-			"softhca run -- %s",
-			argv[1], argv[1]);
+		unknown_command(argv[1]);
 	return EXIT_USAGE;
 }

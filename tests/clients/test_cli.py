@@ -1102,6 +1102,9 @@ def test_doctor_for_programs(tmp_path):
     p = softhca("doctor", "ibv_devinfo", "/bin/ls", script)
     assert p.returncode == 0
     assert "is linked with libibverbs.so.1 and finds all" in p.stdout
+    assert "does not see softhca: softhca run -- ibv_devinfo" in p.stdout
+    p = softhca("run", "--", rig.SOFTHCA, "doctor", "ibv_devinfo")
+    assert p.returncode == 0 and "started from here it sees softhca" in p.stdout
     p = softhca("doctor", "no-such-program")
     assert p.returncode == 1 and "not found" in p.stdout
 

@@ -97,6 +97,10 @@ def runs(block):
     return [(c, shown) for c, shown in block.commands if not not_run(c)]
 
 
+# Of the servers: wait(1) does not say how each of them ended.
+ENDS = 'ends() { for p in $waits; do wait $p || failed $?; done; waits=; }'
+
+
 def script(block):
     """The shell's words for a block; each command is announced by its number."""
     commands = runs(block)
@@ -106,11 +110,13 @@ def script(block):
         out += [RUNNING, STOPPED if "is stopped" in "\n".join(sum((s for _, s in commands), [])) else ""]
     if re.search(r"\bsofthca trace\b", text) and "--trace" not in text:
         out.append(TRACED)
+    out.append(ENDS)
     out.append("waits=")
     for n, (command, _) in enumerate(commands):
         for pattern, word in WORDS:
             command = re.sub(pattern, lambda _, w=word: w, command)
         command = re.sub(r"\s+#\s.*$", "", command)
+        command = re.sub(r"^wait; ", "ends; ", command)
         server = re.search(r"&(\s*sleep \d+)?$", command)
         out.append(f"echo '@@ {n}'; had=$(listeners)")
         if server:
@@ -120,7 +126,7 @@ def script(block):
             out.append("settle")
         else:
             out.append(f"{command} || failed $?")
-    out.append('echo "@@ end"; for p in $waits; do wait $p || failed $?; done; exit 0')
+    out.append('echo "@@ end"; ends; exit 0')
     return "\n".join(out)
 
 
