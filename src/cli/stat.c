@@ -173,7 +173,7 @@ static void print_line(const struct line *l, double interval)
 	else
 		snprintf(rates, sizeof(rates), "%8s",
 			 human_number(q->n[STAT_DIRECT_BYTES], t[0]));
-	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %s %7s %7s %7s  "
+	printf("%7d %-15.15s %-9s 0x%06x %-3s %-5s %8s %8s %s %7s %7s %7s  "
 	       "%s\n",
 	       (int)l->reply->pid, l->reply->comm,
 	       l->reply->device[q->device].name, q->qpn, qp_type_str(q->type),

@@ -431,7 +431,7 @@ int trace_html(const struct trace_set *t, FILE *f)
 	const char *at = strstr(timeline_html, place) + 1;
 	const struct trace_wanted all = { .qp = TRACE_NOTHING };
 	struct page p = { .t = t, .f = f };
-	int some = choose_events(&p), err = 0;
+	int some = choose_events(&p), err = 0, moves_err;
 	struct trace_verdict v;
 
 	if (some >= 0 && trace_verdict(t, &all, &v))
@@ -451,13 +451,15 @@ int trace_html(const struct trace_set *t, FILE *f)
 			fprintf(f, "\"Only the last %u packets are drawn.\"",
 				MOST);
 		fputs("],\n\"moves\":[", f);
-		err = put_moves(&p);
+		moves_err = put_moves(&p);
 		fputs("],\n\"e\":{", f);
 		put_events(&p);
 		fputs("},\n\"w\":{", f);
 		put_wrs(&p);
 		fputs("},\n\"s\":{", f);
-		err = put_sleeps(&p) ?: err;
+		err = put_sleeps(&p);
+		if (!err)
+			err = moves_err;
 		fputs("}}", f);
 		fputs(at + strlen("DATA"), f);
 	}

@@ -117,6 +117,14 @@ static bool is_agents(const uint8_t *p, size_t len)
 	       p[1] != MAD_CLASS_CM && !move_is(p, len);
 }
 
+/* Its place is QP0, which is not here: who sends it to QP1 would pass for a subnet
+ * manager, or for the fabric (IBA 13.5.1). */
+static bool is_subnet_management(const uint8_t *p, size_t len)
+{
+	return is_agents(p, len) &&
+	       (p[1] == MAD_CLASS_SUBN_LID || p[1] == MAD_CLASS_SUBN_DIRECTED);
+}
+
 /*
  * A process that has changed its user since it came to the registry cannot send
  * to the private ports of those that have not (udp_private.c), and where port
@@ -432,6 +440,10 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		engine_dropped(e, ROCE_DROP_QKEY);
 		return;
 	}
+	if (is_subnet_management(pkt->payload, pkt->len)) {
+		engine_dropped(e, ROCE_DROP_OPCODE);
+		return;
+	}
 	slot = owner(g, pkt->payload, pkt->len, &pkt->sgid, &pkt->dgid);
 	if (slot == -EAGAIN)
 		return; /* its sender repeats it */
@@ -455,27 +467,35 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* Not, and 0, if the process was suspended since: it may have got another chunk for
+ * this one. */
+static int ids_lease(struct registry *r, struct gsi *g)
+{
+	const int chunk = registry_lease(r);
+
+	if (chunk < 0)
+		return chunk;
+	pthread_mutex_lock(&g->lock);
+	g->leased = registry_owner(r, (uint32_t)chunk) == (int)registry_slot(r);
+	if (g->leased)
+		g->chunk = (uint32_t)chunk;
+	pthread_mutex_unlock(&g->lock);
+	return 0;
+}
+
 /* Starts the thread, and gets numbers that messages find us by. */
 static int begin(struct engine *e)
 {
 	struct gsi *g = to_process(e)->gsi;
-	int chunk, err = engine_start(e);
+	int err = engine_start(e);
 
 	if (err)
 		return err;
 	/* Who only listens may be asked what it waits for, too. */
 	to_process(e)->ops->begin(e);
 	pthread_mutex_lock(&g->bind_lock);
-	if (e->registry && !g->leased) {
-		chunk = registry_lease(e->registry);
-		err = chunk < 0 ? chunk : 0;
-		if (!err) {
-			pthread_mutex_lock(&g->lock);
-			g->chunk = (uint32_t)chunk;
-			g->leased = true;
-			pthread_mutex_unlock(&g->lock);
-		}
-	}
+	while (e->registry && !g->leased && !err)
+		err = ids_lease(e->registry, g);
 	pthread_mutex_unlock(&g->bind_lock);
 	return err;
 }

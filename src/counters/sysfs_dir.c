@@ -295,7 +295,7 @@ int sysfs_dir_home(char home[PATH_MAX], char *why, size_t why_size)
 	const char *const bases[] = { secure_getenv("SOFTHCA_RUNDIR"),
 				      secure_getenv("XDG_RUNTIME_DIR"),
 				      "/dev/shm", "/tmp" };
-	char name[64];
+	char name[64], real[PATH_MAX];
 	size_t i, used = 0;
 	int fd = -ENOENT;
 
@@ -307,8 +307,12 @@ int sysfs_dir_home(char home[PATH_MAX], char *why, size_t why_size)
 			continue;
 		snprintf(home, PATH_MAX, "%s/%s", bases[i], name);
 		fd = open_home(bases[i], name);
-		if (fd >= 0)
+		if (fd >= 0) {
+			/* As realpath(3) will name what is in it (shim.c). */
+			if (realpath(home, real))
+				memcpy(home, real, strlen(real) + 1);
 			return fd;
+		}
 		if (used < why_size)
 			used += (size_t)snprintf(
 				why + used, why_size - used, "%s%s: %s",

@@ -77,6 +77,8 @@ void engine_drain(struct engine *e, uint64_t limit_ns)
 
 	idle_link_activity(e->link[0]);
 	do {
+		/* UDP asks all of its sockets, not the last one alone. */
+		e->link[0]->ops->wake(e->link[0], true);
 		drained = !progress(e, clock_ns(), &busy) && !busy &&
 			  links_drained(e);
 		if (busy)

@@ -91,7 +91,11 @@ static int lease(struct engine *e)
 			registry_release(e->registry, (uint32_t)first);
 		first = registry_lease(e->registry);
 		pthread_mutex_lock(&e->qpn_lock);
-		if (first < 0 || nth_named(e, (uint32_t)first) == e->nowned)
+		/* Suspended since, it may have got another one for it. */
+		if (first < 0 ||
+		    (registry_owner(e->registry, (uint32_t)first) ==
+			     (int)registry_slot(e->registry) &&
+		     nth_named(e, (uint32_t)first) == e->nowned))
 			break;
 	}
 	if (e->rocev1)
@@ -228,11 +232,14 @@ void engine_renumber(struct engine *e, uint32_t from, uint32_t to,
 		     void (*fn)(struct engine_qp *qp, void *arg), void *arg)
 {
 	const uint32_t was = from / REGISTRY_CHUNK, is = to / REGISTRY_CHUNK;
-	struct qpn_chunk *c = atomic_load(&e->chunk[was]);
+	struct qpn_chunk *c;
 
-	if (!c)
-		return;
 	pthread_mutex_lock(&e->qpn_lock);
+	c = atomic_load(&e->chunk[was]);
+	if (!c) {
+		pthread_mutex_unlock(&e->qpn_lock);
+		return;
+	}
 	for (uint32_t i = 0; i < e->nowned; i++)
 		if (e->owned[i] == was)
 			e->owned[i] = is;

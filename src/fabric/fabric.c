@@ -380,20 +380,25 @@ static int virtual_switch(struct fabric *f, const struct fabric_host *h,
 }
 
 /* The node is on the virtual switch unless text has it elsewhere. */
+/* A free port of it; it grows, where it is none of a text's. NULL: none. */
+static struct port *vswitch_port(struct node *sw)
+{
+	struct port *at = free_port(sw);
+
+	if (at || sw->id)
+		return at;
+	sw->nports = (uint8_t)min_u32(sw->nports + VSWITCH_PORTS, PORTS_MAX);
+	return free_port(sw);
+}
+
 static int host_connect(struct fabric *f, struct port *p, char *why,
 			size_t size)
 {
-	struct node *sw = f->vswitch;
 	struct port *at;
 
 	if (p->peer)
 		return 0;
-	at = free_port(sw);
-	if (!at && !sw->id) {
-		sw->nports =
-			(uint8_t)min_u32(sw->nports + VSWITCH_PORTS, PORTS_MAX);
-		at = free_port(sw);
-	}
+	at = vswitch_port(f->vswitch);
 	if (!at) {
 		snprintf(why, size, "the virtual switch has no port left");
 		return -1;
@@ -484,9 +489,9 @@ void fabric_drop_host(struct fabric *f, uint64_t port_guid)
 /* The first switch of text that has a free port; or the first other node. */
 static void join_text(struct fabric *f)
 {
-	struct port *at = f->vswitch ? free_port(f->vswitch) : NULL, *to = NULL;
+	struct port *at, *to = NULL;
 
-	if (!at || !f->first || f->vswitch->id)
+	if (!f->vswitch || !f->first || f->vswitch->id)
 		return;
 	for (unsigned i = 0; i <= f->vswitch->nports; i++)
 		if (f->vswitch->ports[i].peer &&
@@ -498,7 +503,8 @@ static void join_text(struct fabric *f)
 	for (size_t i = 0; !to && i < f->nnodes; i++)
 		if (f->nodes[i] != f->vswitch && f->nodes[i]->id)
 			to = free_port(f->nodes[i]);
-	if (to)
+	at = to ? vswitch_port(f->vswitch) : NULL;
+	if (at)
 		fabric_connect(f, at, to, &edr);
 }
 

@@ -109,8 +109,15 @@ static int count(const struct perf_request *r, const struct port *p,
 	}
 	if (far)
 		from_other_end(c);
-	for (size_t i = 0; p->base && i < r->ncounters; i++)
-		*value(c, &r->counters[i]) -= *value(p->base, &r->counters[i]);
+	for (size_t i = 0; p->base && i < r->ncounters; i++) {
+		uint64_t *v = value(c, &r->counters[i]);
+		uint64_t *b = value(p->base, &r->counters[i]);
+
+		/* The host's have been reset since. */
+		if ((int64_t)*b > 0 && *b > *v)
+			*b = 0;
+		*v -= *b;
+	}
 	return 0;
 }
 

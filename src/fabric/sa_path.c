@@ -128,7 +128,7 @@ static unsigned choose(unsigned selector, unsigned want, unsigned best)
 	case GREATER:
 		return best > want ? best : 0;
 	case LESS:
-		return best < want ? best : want - 1;
+		return best < want ? best : want ? want - 1 : 0;
 	case EXACTLY:
 		return best >= want ? want : 0;
 	default:

@@ -396,7 +396,10 @@ int umad_get_ca(const char *ca_name, umad_ca_t *ca)
 	ca->system_guid = dev->guid;
 	if (fabric_stands(dev, 0, &at)) {
 		ca->node_type = at.type;
-		ca->numports = at.nports;
+		/* The struct has no more; ports of a switch are many. */
+		ca->numports = at.nports < UMAD_CA_MAX_PORTS ?
+				       at.nports :
+				       UMAD_CA_MAX_PORTS - 1;
 		ca->node_guid = htobe64(at.node_guid);
 		ca->system_guid = htobe64(at.sys_guid);
 	}

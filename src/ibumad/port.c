@@ -95,10 +95,28 @@ static void after_fork(void)
 	pthread_mutex_unlock(&ports_lock);
 }
 
+/* Its timer is not the parent's, whose packets leave by the parent's QP1. */
+static void port_forked(struct port *p)
+{
+	int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+
+	for (struct sent *s = p->sent; s; s = s->next)
+		s->wire = false;
+	if (fd < 0)
+		return;
+	dup3(fd, p->fd, O_CLOEXEC);
+	close(fd);
+	p->armed_ns = 0;
+	port_arm(p);
+}
+
 static void in_child(void)
 {
+	for (struct port *p = ports; p; p = p->next)
+		port_forked(p);
 	after_fork();
 	fabric_forked();
+	wire_forked();
 }
 
 static void watch_forks(void)
@@ -242,8 +260,9 @@ static void expire(struct port *p)
 		next = s->next;
 		if (now < s->deadline_ns)
 			continue;
-		port_deliver(p, s->agent, ETIMEDOUT, &s->addr, s->mad,
-			     MAD_HDR_LEN);
+		if (!port_deliver(p, s->agent, ETIMEDOUT, &s->addr, s->mad,
+				  MAD_HDR_LEN))
+			continue; /* once there is room */
 		port_unlink(p, s);
 		sent_free(s);
 	}
@@ -380,12 +399,14 @@ int umad_poll(int fd, int timeout_ms)
 
 /* Sending */
 
-struct sent *port_waits(struct port *p, const uint8_t *mad)
+struct sent *port_waits(struct port *p, const uint8_t *mad,
+			const union ibv_gid *from)
 {
 	struct sent *s;
 
 	for (s = p->sent; s; s = s->next)
-		if (s->waits && s->mad[1] == mad[1] &&
+		if (s->waits && s->wire && s->mad[1] == mad[1] &&
+		    gid_equal(&s->path.dgid, from) &&
 		    !memcmp(s->mad + 8, mad + 8, 8))
 			break;
 	return s;
@@ -468,8 +489,9 @@ static int dispatch(struct port *p, struct sent *s, const struct agent *a)
 	if (err == -EREMOTE)
 		err = by_wire(p, s, a) ? -ENOENT : -EREMOTE;
 	pthread_mutex_lock(&p->lock);
-	if (!err && s->waits)
-		port_deliver(p, s->agent, 0, &s->addr, out, outlen);
+	if (!err && s->waits &&
+	    !port_deliver(p, s->agent, 0, &s->addr, out, outlen))
+		err = -ENOENT; /* lost: its time will run out */
 	/* What is for nobody is lost, as on a fabric, and its sender waits. */
 	if (err == -EREMOTE || (err && s->waits)) {
 		err = p->nsent < SENT_MADS ? 0 : -ENOMEM;

@@ -137,11 +137,12 @@ bool rmpp_is_data(const uint8_t *mad)
 	return rmpp_is_active(mad) && mad[TYPE_AT] == TYPE_DATA;
 }
 
-void rmpp_tx_answer(struct sent *s, const uint8_t *mad)
+void rmpp_tx_answer(struct sent *s, const uint8_t *mad, uint64_t now_ns)
 {
 	const uint32_t segment = get_be32(mad + SEGMENT_AT);
 	const uint32_t window = get_be32(mad + LENGTH_AT);
 	struct rmpp_tx *t = s->rmpp;
+	bool news;
 
 	if (t->ended)
 		return;
@@ -153,14 +154,19 @@ void rmpp_tx_answer(struct sent *s, const uint8_t *mad)
 	if (mad[TYPE_AT] != TYPE_ACK || segment < t->acked ||
 	    segment >= t->fresh || window < segment)
 		return;
-	if (segment > t->acked || window > t->window) {
-		t->tries = ACK_TRIES;
-		s->due_ns = 0;
-	}
+	news = segment > t->acked || window > t->window;
 	t->acked = segment;
 	t->next = max_u32(t->next, segment + 1);
 	t->window = max_u32(t->window, window);
 	t->ended = t->acked == t->segments;
+	if (!news)
+		return;
+	/* Where all that may be sent is out, the wait begins anew. */
+	t->tries = ACK_TRIES;
+	s->due_ns =
+		t->ended || (t->next <= t->segments && t->next <= t->window) ?
+			0 :
+			now_ns + ACK_NS;
 }
 
 /* Receiving */

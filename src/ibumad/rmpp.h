@@ -27,7 +27,7 @@ static inline bool rmpp_is_active(const uint8_t *mad)
 /* Whether it is a segment of data; others are the sender's affair. */
 bool rmpp_is_data(const uint8_t *mad);
 /* ACK, STOP or ABORT for a message of ours. */
-void rmpp_tx_answer(struct sent *s, const uint8_t *mad);
+void rmpp_tx_answer(struct sent *s, const uint8_t *mad, uint64_t now_ns);
 
 /*
  * A segment from a peer. answer: what is to be sent back, nothing where it begins

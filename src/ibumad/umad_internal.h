@@ -130,8 +130,10 @@ void port_add(struct port *p, struct sent *s);
 /* Out of the list, not freed. */
 void port_unlink(struct port *p, struct sent *s);
 void sent_free(struct sent *s);
-/* The request that mad answers, NULL: nobody waits for it. */
-struct sent *port_waits(struct port *p, const uint8_t *mad);
+/* The request that mad answers, which has left for there; NULL: nobody waits for
+ * it. */
+struct sent *port_waits(struct port *p, const uint8_t *mad,
+			const union ibv_gid *from);
 
 /* agent.c: with the port's lock: the agent that a request is for, or -1. */
 int agent_of(const struct port *p, const uint8_t *mad, size_t len);
@@ -177,6 +179,8 @@ int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
  * has them. */
 int wire_serve(struct port *p, const struct agent *a, union ibv_gid *at);
 void wire_unserve(const struct agent *a);
+/* In the child of a fork. */
+void wire_forked(void);
 /* What the first halves of all our transactions' IDs begin with, an agent's number
  * behind it: others of this host find us by it. 0: nothing leaves yet. */
 uint32_t wire_tid(void);

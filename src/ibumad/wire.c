@@ -9,6 +9,8 @@
  */
 #include "rmpp.h"
 
+#include "base/bytes.h"
+#include "base/gid.h"
 #include "connect/gsi.h"
 #include "engine/engine.h"
 #include "net/ibaddr.h"
@@ -77,11 +79,18 @@ static void send_back(struct port *p, const struct shca_mad_rx *rx,
 static bool answer_rx(struct port *p, const struct shca_mad_rx *rx,
 		      const ib_mad_addr_t *from, const uint8_t *mad, size_t len)
 {
-	struct sent *s = port_waits(p, rx->mad);
+	struct sent *s = port_waits(p, rx->mad, rx->from);
+	const int id = agent_by_tid(p, get_be32(rx->mad + 8));
 
+	/* Segments and acknowledgements, of one that does RMPP itself. */
+	if (!s && rmpp_is_active(rx->mad) && id >= 0 &&
+	    p->agent[id].class == rx->mad[1] &&
+	    (p->agent[id].user_rmpp || !p->agent[id].rmpp))
+		return port_deliver(p, (uint32_t)id, 0, from, mad, len);
 	if (!s)
 		return false;
-	port_deliver(p, s->agent, 0, from, mad, len);
+	if (!port_deliver(p, s->agent, 0, from, mad, len))
+		return true; /* lost: its time will run out */
 	port_unlink(p, s);
 	sent_free(s);
 	port_arm(p);
@@ -111,16 +120,18 @@ static bool is_whole_for(const struct port *p, const struct shca_mad_rx *rx)
 }
 
 /* Of the sender of a message of ours. */
-static bool ack_rx(struct port *p, const uint8_t *mad)
+static bool ack_rx(struct port *p, const struct shca_mad_rx *rx)
 {
+	const uint8_t *mad = rx->mad;
 	struct sent *s;
 
 	for (s = p->sent; s; s = s->next) {
 		if (!s->rmpp || s->mad[1] != mad[1] ||
+		    !gid_equal(&s->path.dgid, rx->from) ||
 		    (s->mad[3] ^ mad[3]) != UMAD_METHOD_RESP_MASK ||
 		    memcmp(s->mad + 8, mad + 8, 8) != 0)
 			continue;
-		rmpp_tx_answer(s, mad);
+		rmpp_tx_answer(s, mad, rx->now_ns);
 		return true;
 	}
 	return false;
@@ -135,7 +146,7 @@ static bool port_rx(struct port *p, const struct shca_mad_rx *rx)
 	ib_mad_addr_t from;
 	bool taken;
 
-	if (rmpp_is_active(mad) && !rmpp_is_data(mad) && ack_rx(p, mad))
+	if (rmpp_is_active(mad) && !rmpp_is_data(mad) && ack_rx(p, rx))
 		return true;
 	if (rmpp_is_active(mad) && is_whole_for(p, rx)) {
 		if (!rmpp_is_data(mad))
@@ -259,6 +270,11 @@ static struct engine *wire_engine(void)
 	struct engine *e = atomic_load(&wire.engine);
 
 	return e && !engine_dead(e) ? e : NULL;
+}
+
+void wire_forked(void)
+{
+	pthread_mutex_init(&wire.lock, NULL);
 }
 
 static int wire_open(struct shca_device *dev)

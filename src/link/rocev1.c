@@ -77,6 +77,14 @@ static int set_filter(struct rocev1 *v)
 		find_chunks(v);
 	fprog.len = (uint16_t)rocev1_filter(prog, v->addr, v->naddrs, v->lo,
 					    v->chunk, v->nchunks);
+	if (!setsockopt(v->fd, SOL_SOCKET, SO_ATTACH_FILTER, &fprog,
+			sizeof(fprog)))
+		return 0;
+	if (errno != ENOMEM)
+		return -errno;
+	/* The kernel counts the old one as well (net.core.optmem_max). What comes
+	 * without a filter is judged by the QPs. */
+	sock_set(v->fd, SOL_SOCKET, SO_DETACH_FILTER, 0);
 	return setsockopt(v->fd, SOL_SOCKET, SO_ATTACH_FILTER, &fprog,
 			  sizeof(fprog)) ?
 		       -errno :

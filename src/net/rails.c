@@ -216,10 +216,9 @@ int rail_scan(const struct rail *r, struct netdev_table *t)
 	const union ibv_gid *first = &r->addr[0].gid;
 	struct gid_text text;
 	size_t n = 0;
-	/* An address of loopback is found if it is asked for. */
+	/* Its first stays first; one of loopback is found if it is asked for. */
 	int err = netdev_scan(t, r->ifname[0] ? r->ifname : NULL,
-			      gid_is_loopback(first) ? gid_str(first, &text) :
-						       NULL);
+			      gid_str(first, &text));
 
 	for (size_t i = 0; i < t->count; i++)
 		if (rail_has(r, &t->gid[i]))

@@ -54,7 +54,7 @@ static const char *read_string(const char *name)
 	return v ? strdup(v) : NULL;
 }
 
-#define NAME_MAX_PATTERN 58 /* with two digits, a name of the kernel's */
+#define NAME_MAX_PATTERN 40 /* with two digits; ibdev_path has room for it */
 
 bool config_names_valid(const char *pattern)
 {

@@ -296,8 +296,8 @@ void shca_waits_receives(struct engine *e, struct stat_qp *qp,
 			continue;
 		if (r[i].srq)
 			add(&qp[i],
-			    "; its SRQ has no receive posted, and %llu "
-			    "messages have found none",
+			    "; its SRQ has no receive posted, and messages "
+			    "have found none %llu times",
 			    (unsigned long long)qp[i].n[STAT_NO_RECEIVE]);
 		other = other_qp(&qp[i], qp, r, n, &posted);
 		if (!r[i].srq)

@@ -329,11 +329,15 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 		req_rewind(qp, r->rec.probe_nxt);
 		return;
 	}
-	for (size_t i = sent; i < b->n; i++)
+	for (size_t i = sent; i < b->n; i++) {
+		/* Who asked for an ACK was not heard: the next one asks. */
+		if (b->pkt[i].h.ack_req)
+			r->noack = r->cc.cwnd_max;
 		if (roce_opcode(b->pkt[i].h.opcode)->flags &
 			    (ROCE_F_READ | ROCE_F_ATOMIC) &&
 		    r->rd_out)
 			r->rd_out--;
+	}
 	req_rewind(qp, psn);
 	/* What never left was not begun. */
 	r->end_psn = psn_diff(r->tx_end_psn, psn) > 0 ? r->tx_end_psn : psn;

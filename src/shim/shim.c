@@ -182,7 +182,13 @@ static __attribute__((noinline)) const char *redirect(const char *path,
 	tree = shim_root();
 	if (!tree || tree[0] != '/')
 		return path;
-	return join(buf, tree, path) && (all || is_there(buf)) ? buf : path;
+	if (!join(buf, tree, path))
+		return path;
+	/* What the machine has stays, but for an interface's device. */
+	if (!all &&
+	    (!is_there(buf) || (!is_netdev_device(path) && is_there(path))))
+		return path;
+	return buf;
 }
 
 /* What realpath(3) has found, as it would be without the tree. */

@@ -406,6 +406,15 @@ void shca_idle_says(const struct qp *core, char *text, size_t size)
 	const uint32_t n =
 		core->state == IBV_QPS_RTS ? qp_sq_unsignaled(core) : 0;
 
+	/* The cause first: what waits for that completion is not idle. */
+	if (n && cq &&
+	    atomic_load_explicit(&cq->tail, memory_order_relaxed) ==
+		    atomic_load_explicit(&cq->head, memory_order_relaxed))
+		more(text, size,
+		     "its last %u work request%s %s done, and no completion "
+		     "will come: posted without IBV_SEND_SIGNALED (and "
+		     "sq_sig_all is 0)",
+		     n, n > 1 ? "s" : "", n > 1 ? "are" : "is");
 	if (!text[0] && core->srq)
 		more(text, size,
 		     "is idle: waits for the program to post or the peer to "
@@ -415,14 +424,6 @@ void shca_idle_says(const struct qp *core, char *text, size_t size)
 		     "is idle: waits for the program to post or the peer to "
 		     "send (%u receives posted)",
 		     qp_rq_count(&core->rq));
-	if (n && cq &&
-	    atomic_load_explicit(&cq->tail, memory_order_relaxed) ==
-		    atomic_load_explicit(&cq->head, memory_order_relaxed))
-		more(text, size,
-		     "its last %u work request%s %s done, and no completion "
-		     "will come: posted without IBV_SEND_SIGNALED (and "
-		     "sq_sig_all is 0)",
-		     n, n > 1 ? "s" : "", n > 1 ? "are" : "is");
 }
 
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
@@ -443,7 +444,8 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 	if (core->state >= IBV_QPS_RTR && core->state != IBV_QPS_ERR &&
 	    !core->srq && s->no_recv && !qp_rq_count(&core->rq))
 		more(text, size,
-		     "has no receive posted, and %llu messages have found none",
+		     "has no receive posted, and messages have found none %llu "
+		     "times",
 		     (unsigned long long)s->no_recv);
 	if (core->send_cq)
 		unpolled_text(core->send_cq,

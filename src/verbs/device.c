@@ -210,12 +210,14 @@ static void rails_add(const struct kind *kind)
 {
 	const struct config *cfg = config_get();
 	struct rail rail[RAILS_MAX];
+	static bool said; /* where programs look again and again */
 	char reason[512];
 	int n = rails_read(cfg->rails, cfg->devices, cfg->addr, rail, reason,
 			   sizeof(reason));
 
-	if (n < 0)
+	if (n < 0 && !said)
 		say("SOFTHCA_RAILS: no device: %s", reason);
+	said |= n < 0;
 	for (int i = 0; i < n; i++) {
 		const int err =
 			device_create(kind, rail[i].ifname, &rail[i], i);

@@ -22,6 +22,8 @@
 #define MAD_LEN 256
 #define MAD_HDR_LEN 24
 #define MAD_BASE_VERSION 1
+#define MAD_CLASS_SUBN_LID 0x01
+#define MAD_CLASS_SUBN_DIRECTED 0x81
 #define MAD_CLASS_CM 0x07
 #define MAD_CLASS_IS_VENDOR2(c) ((c) >= 0x30 && (c) <= 0x4f) /* have an OUI */
 #define MAD_CM_CLASS_VERSION 2

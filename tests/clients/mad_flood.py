@@ -34,10 +34,10 @@ def wrong_key(qpn, qkey, pkey):
         s.sendto(icrc_packet("127.0.0.1", "127.0.0.1", sport, b"here", 0, qpn, qkey, key), ("127.0.0.1", 4791))
 
 
-def sender():
+def sender(address="127.0.0.1"):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO: identification 0
-    s.bind(("127.0.0.1", 0))
+    s.bind((address, 0))
     return s, s.getsockname()[1]
 
 

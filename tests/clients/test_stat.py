@@ -18,7 +18,7 @@ import rig
 
 F_ADD_SEALS, SEALS = 1033, 0xf
 HEAD = struct.Struct("8s7I4Q")       # struct stat_head
-COUNTERS, OTHERS, VERSION = 30, 4, 3
+COUNTERS, OTHERS, VERSION = 30, 4, 4
 
 
 def stat(rundir, *args, status=0):
@@ -209,7 +209,7 @@ def head(devices=0, qps=0, version=VERSION, counters=COUNTERS, magic=b"softhca\0
     return HEAD.pack(magic, version, counters, OTHERS, devices, qps, 0, text, 0, 0, 0, 0)
 
 
-DEVICE = b"x" * 64 + bytes(8 * COUNTERS)
+DEVICE = b"x" * 64 + b"softhca0".ljust(16, b"\0") + bytes(8 * COUNTERS)
 QP = 40 + 400 + 8 * COUNTERS
 HOSTILE = {
     "nothing but a byte": None,

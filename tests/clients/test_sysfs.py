@@ -1,4 +1,4 @@
-"""docs/SYSFS.md: what programs read of /sys is there, each row of its tables, by the ways in which programs look."""
+"""docs/SYSFS.md: what programs read of /sys is there, each row of its first table, by the ways in which programs look."""
 import os
 import re
 import shutil
@@ -146,6 +146,17 @@ def test_the_rest_of_sys_is_the_real_one(home):
     code = "import os; print(sorted(os.listdir('/sys/devices')), sorted(os.listdir('/sys/class/net')), os.path.realpath('/sys/class/net/lo'))"
     assert rig.Side(home).run(["/usr/bin/python3", "-c", code], OPTIONS) == \
         subprocess.run([*home, "/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.mark.parametrize("folder", ["/sys/bus/pci/devices/", "/sys/devices/pci0000:00"])
+def test_the_machines_pci_functions_stay(home, folder):
+    """Also where ours are beside them: they are found by their names."""
+    if not os.path.isdir(folder):
+        pytest.skip(f"this machine has no {folder}")
+    out = rig.Side(home).run(["ls", folder], ["--rails=4", "--pci=0000:00:1e.0"])
+    assert out.split() == subprocess.run([*home, "ls", folder], stdout=subprocess.PIPE, text=True).stdout.split()
+    assert rig.Side(home).run(["cat", "/sys/bus/pci/devices/0000:00:1e.0/vendor"],
+                              ["--rails=4", "--pci=0000:00:1e.0"]) == "0xffff\n"
 
 
 @pytest.mark.parametrize("listed,want", [("0000:17:00.0,0000:17:00.1", ["0000:17:00.0", "0000:17:00.1", "0000:18:00.1", "0000:19:00.1"]),

@@ -1,7 +1,9 @@
 """InfiniBand's tools (infiniband-diags): unmodified, over our libibumad, on one
 host and between two."""
+import os
 import re
 import socket
+import subprocess
 
 import pytest
 
@@ -307,6 +309,41 @@ def test_ibping(placements, name):
         # The class has one server at a port.
         out = place.server.run(["ibping", "-S"], place.options, status=255)
         assert "can't serve class 50" in out
+    finally:
+        server.kill()
+
+
+AGENTS = """
+import ctypes
+lib = ctypes.CDLL("libibumad.so.3")
+port = lib.umad_open_port(b"softib0", 1)
+gets = (ctypes.c_long * 2)(1 << 1)
+assert all(lib.umad_register(port, c, 1, 0, gets) >= 0 for c in (0x81, 0x06))
+print("ready", flush=True)
+umad, length = ctypes.create_string_buffer(1024), ctypes.c_int(256)
+assert lib.umad_recv(port, umad, ctypes.byref(length), 20000) >= 0
+print("class", umad.raw[lib.umad_size() + 1], flush=True)
+"""
+FORGE = """
+import socket, sys
+sys.path.insert(0, sys.argv[1])
+import mad_flood
+for mgmt_class in (0x81, 0x01, 0x06):
+    s = mad_flood.sender("10.91.0.1")
+    mad = bytes([1, mgmt_class, 1, 1]) + bytes(252)
+    s[0].sendto(mad_flood.icrc_packet("10.91.0.1", "10.91.0.2", s[1], mad, 0), ("10.91.0.2", 4791))
+"""
+
+
+def test_no_subnet_management_by_qp1(placements):
+    """Its place is QP0: a stranger's packet does not pass for a subnet manager's."""
+    place = placements("ib_netns")
+    server = rig.Proc(place.server, ["/usr/bin/python3", "-c", AGENTS], place.options)
+    try:
+        server.wait_for("ready")
+        subprocess.run([*place.client.prefix, "/usr/bin/python3", "-c", FORGE, os.path.dirname(__file__)], check=True,
+                       timeout=30)
+        assert server.wait_for(r"class \d+")[0] == "class 6"
     finally:
         server.kill()
 

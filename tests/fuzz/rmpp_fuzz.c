@@ -91,7 +91,7 @@ static void send_one(struct input *in)
 			if (!in->left)
 				continue;
 			put_header(in, mad);
-			rmpp_tx_answer(s, mad);
+			rmpp_tx_answer(s, mad, now);
 		}
 		/* Nobody has answered for long. */
 		FUZZ_CHECK(in->left || rmpp_tx_ended(s));
