@@ -102,6 +102,11 @@ static int port_rank(struct shca_device *dev)
 	return attr.phys_state == 3 ? -1 : 0;
 }
 
+bool ca_has_smi(struct shca_device *dev)
+{
+	return dev->naming == &shca_naming_lid;
+}
+
 /*
  * The first port of InfiniBand that is active, else the first that is up. A port
  * that is named together with its device is taken as it is.
@@ -450,5 +455,58 @@ int umad_get_issm_path(const char *ca_name, int portnum, char path[], int max)
 		return failed(-EINVAL);
 	snprintf(path, (size_t)max, "/dev/infiniband/issm%s",
 		 dev->dev.dev_name + strlen("uverbs"));
+	return 0;
+}
+
+/* Pairs: each device of InfiniBand is both; one of RoCE has no SMI */
+
+/* struct umad_ca_pair */
+struct pair {
+	char smi_name[UMAD_CA_NAME_LEN];
+	uint32_t smi_port;
+	char gsi_name[UMAD_CA_NAME_LEN];
+	uint32_t gsi_port;
+};
+
+static void pair_of(struct shca_device *dev, int portnum, struct pair *pair)
+{
+	*pair = (struct pair){ .gsi_port = (uint32_t)portnum };
+	snprintf(pair->gsi_name, sizeof(pair->gsi_name), "%.19s",
+		 dev->dev.name);
+	if (!ca_has_smi(dev))
+		return;
+	memcpy(pair->smi_name, pair->gsi_name, sizeof(pair->smi_name));
+	pair->smi_port = (uint32_t)portnum;
+}
+
+int umad_get_smi_gsi_pairs(struct umad_ca_pair *cas, size_t max)
+{
+	struct pair *pair = (struct pair *)cas;
+	struct ibv_device **list;
+	int n, i;
+
+	list = ca_list(&n);
+	if (list)
+		qsort(list, (size_t)n, sizeof(struct ibv_device *), by_name);
+	for (i = 0; i < n && (size_t)i < max; i++)
+		pair_of(to_device(list[i]), first_port(to_device(list[i])),
+			&pair[i]);
+	free(list);
+	return i;
+}
+
+int umad_get_smi_gsi_pair_by_ca_name(const char *devname, uint8_t portnum,
+				     struct umad_ca_pair *pair,
+				     unsigned enforce_smi)
+{
+	const char *name = devname && *devname ? devname : NULL;
+	int port = portnum;
+	struct shca_device *dev = ca_resolve(name, &port);
+	uint64_t guid;
+
+	if (!dev || !ca_port(dev, port, &guid) ||
+	    (enforce_smi && !ca_has_smi(dev)))
+		return 1;
+	pair_of(dev, port, (struct pair *)pair);
 	return 0;
 }

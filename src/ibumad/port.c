@@ -172,6 +172,16 @@ int umad_open_port(const char *ca_name, int portnum)
 	return p->fd;
 }
 
+int umad_open_smi_port(const char *ca_name, int portnum)
+{
+	int port = portnum;
+	struct shca_device *dev = ca_resolve(ca_name, &port);
+
+	if (!dev || !ca_has_smi(dev))
+		return failed(-ENODEV);
+	return umad_open_port(dev->dev.name, port);
+}
+
 int umad_close_port(int fd)
 {
 	struct port *p = NULL, **at;

@@ -46,8 +46,20 @@ struct shca_device *ca_find(const char *name);
 struct shca_device *ca_resolve(const char *name, int *portnum);
 /* Whether it has a port of that number: its GUID, in host order. */
 bool ca_port(struct shca_device *dev, int portnum, uint64_t *guid);
+/* Whether subnet management reaches it: it is one of InfiniBand. */
+bool ca_has_smi(struct shca_device *dev);
 /* Its port's address, where it has a LID. */
 bool ca_addr(struct shca_device *dev, struct netdev_gid *at);
+
+/* Of newer headers than Debian 12's. A device's two ways to its subnet: one that has
+ * subnet management (SMI), and one for all other agents. */
+struct umad_ca_pair;
+int umad_get_smi_gsi_pairs(struct umad_ca_pair *cas, size_t max);
+/* 0; 1: there is none, or none with an SMI, where that is asked for. */
+int umad_get_smi_gsi_pair_by_ca_name(const char *devname, uint8_t portnum,
+				     struct umad_ca_pair *pair,
+				     unsigned enforce_smi);
+int umad_open_smi_port(const char *ca_name, int portnum);
 
 /* Ports and agents */
 

@@ -313,6 +313,27 @@ def test_ibping(placements, name):
         server.kill()
 
 
+PAIRS = """
+from ctypes import CDLL, Structure, byref, c_char, c_size_t, c_uint32
+lib = CDLL("libibumad.so.3")
+class Pair(Structure):
+    _fields_ = [("smi", c_char * 20), ("smi_port", c_uint32), ("gsi", c_char * 20), ("gsi_port", c_uint32)]
+pairs, one = (Pair * 4)(), Pair()
+for p in pairs[:lib.umad_get_smi_gsi_pairs(pairs, c_size_t(4))]:
+    print(repr(p.smi.decode()), p.smi_port, p.gsi.decode(), p.gsi_port)
+print(lib.umad_get_smi_gsi_pair_by_ca_name(None, 0, byref(one), 1), one.smi.decode(), one.smi_port)
+print([lib.umad_get_smi_gsi_pair_by_ca_name(*a) for a in (
+    (b"softhca0", 1, byref(one), 1), (b"softhca0", 1, byref(one), 0), (b"mlx5_0", 1, byref(one), 0), (b"softib0", 2, byref(one), 0))])
+print(lib.umad_open_smi_port(b"softhca0", 1), lib.umad_open_smi_port(None, 0) >= 0)
+"""
+
+
+def test_pairs(side):
+    """Of Debian 13's: what has subnet management, and what other agents are reached by."""
+    assert side.run(["/usr/bin/python3", "-c", PAIRS], ["--infiniband=both"]).splitlines() == [
+        "'' 0 softhca0 1", "'softib0' 1 softib0 1", "0 softib0 1", "[1, 0, 1, 1]", "-19 True"]
+
+
 AGENTS = """
 import ctypes
 lib = ctypes.CDLL("libibumad.so.3")
