@@ -224,7 +224,7 @@ class Probes:
 
 def shown(value, unit):
     if unit == "us":
-        return f"{value:.2f} us"
+        return f"{value:.2f} us" if value < 1e4 else f"{value / 1e3:.2f} ms"
     if unit == "B/s":
         return f"{value / 1e9:.2f} GB/s" if value >= 1e9 else f"{value / 1e6:.1f} MB/s"
     if unit == "1/s":
