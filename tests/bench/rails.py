@@ -70,8 +70,9 @@ NAMES = {
     **{f"alone{way}": f"16 QPs x 4 rails, one thread{', by UDP' if way else ''}" for way in WAYS},
 }
 BESIDE = [*(f"touch_again_{pages}" for pages in PAGES), *(f"alone{way}" for way in WAYS)]
-LIMITS = {"many": "the ring to the other process has room for 1,000 such writes, and they want to have 32,768 on their way: "
-                  "queue pairs that find it full put what they have posted into it a batch at a time, as room is made"}
+# As far as perf probe shows: docs/PERFORMANCE.md.
+LIMITS = {"many": "the ring to the other process is full: it has room for 1,000 such writes, and 64 queue pairs have "
+                  "32,768 on their way, which then go the slower way of batches"}
 
 
 def part(net, runs, scale, say, only):
