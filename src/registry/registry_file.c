@@ -722,6 +722,7 @@ void regfile_put(struct regfile *f)
 	if (f->fd >= 0)
 		sys_close(f->fd);
 	munmap(f->m, sizeof(struct shared));
+	free(f->path_before);
 	free(f->path);
 	free(f);
 }
@@ -772,7 +773,9 @@ int regfile_reopen(struct regfile *f, const char *dir)
 	}
 	take_off(n);
 	put_there(f, n->m);
-	free(f->path);
+	/* Another thread may read it just now: it stays until the next time. */
+	free(f->path_before);
+	f->path_before = f->path;
 	f->path = n->path;
 	f->fd = n->fd;
 	f->shared = n->shared;

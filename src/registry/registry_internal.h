@@ -125,6 +125,7 @@ struct regfile {
 	dev_t dev;
 	ino_t ino;
 	char *path;
+	char *path_before; /* a suspend, or NULL */
 	bool shared; /* by several network namespaces, perhaps */
 	bool changed; /* tell the users when the lock is let go */
 	_Atomic uint64_t mine[REGISTRY_SLOTS / 64]; /* slots of this process */
