@@ -53,6 +53,10 @@ void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
  * CLI_NAME_MAX. */
 #define CLI_NAME_MAX 64
 unsigned cli_edit_distance(const char *a, const char *b);
+/* Whether known is what name was meant to be, rather than those before it, of which
+ * *least says how near the nearest is: CLI_NEAR at first. */
+#define CLI_NEAR 3
+bool cli_nearer(const char *name, const char *known, unsigned *least);
 
 int cmd_run(int argc, char **argv);
 int cmd_env(int argc, char **argv);

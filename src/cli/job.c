@@ -784,7 +784,7 @@ static void name_misspelt(const char *entry)
 	static const char prefix[] = "SOFTHCA_";
 	const size_t skip = sizeof(prefix) - 1;
 	const char *near = NULL;
-	unsigned least = 3, d;
+	unsigned least = CLI_NEAR;
 	char name[64];
 
 	if (strncmp(entry, prefix, skip) || strcspn(entry, "=") >= sizeof(name))
@@ -795,11 +795,8 @@ static void name_misspelt(const char *entry)
 			return;
 		if (strncmp(job_variables[i], prefix, skip))
 			continue;
-		d = cli_edit_distance(name + skip, job_variables[i] + skip);
-		if (d < least && d <= 1 + strlen(name + skip) / 6) {
-			least = d;
+		if (cli_nearer(name + skip, job_variables[i] + skip, &least))
 			near = job_variables[i];
-		}
 	}
 	if (near)
 		cli_say("%s is none of softhca's variables: did you mean %s?",

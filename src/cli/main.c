@@ -144,6 +144,16 @@ unsigned cli_edit_distance(const char *a, const char *b)
 	return row[n];
 }
 
+bool cli_nearer(const char *name, const char *known, unsigned *least)
+{
+	const unsigned d = cli_edit_distance(name, known);
+
+	if (d >= *least || d > 1 + strlen(name) / 6)
+		return false;
+	*least = d;
+	return true;
+}
+
 static int print_version(void)
 {
 	printf("softhca %s\n"
@@ -223,16 +233,13 @@ static void unknown_command(const char *name)
 {
 	const size_t n = sizeof(commands) / sizeof(commands[0]) - 1;
 	const char *near = NULL;
-	unsigned least = 3, d;
+	unsigned least = CLI_NEAR;
 	char all[256];
 	size_t at = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		d = cli_edit_distance(name, commands[i].name);
-		if (d < least && d <= 1 + strlen(name) / 6) {
-			least = d;
+		if (cli_nearer(name, commands[i].name, &least))
 			near = commands[i].name;
-		}
 		at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s",
 				       !i         ? "" :
 				       i + 1 == n ? " and " :
