@@ -161,11 +161,15 @@ class Probes:
 
     # --------------------------------------------------------------- perftest
 
+    def key(self, tool, size, *more):
+        """What the figures of such a run are kept by."""
+        way = tuple(o for o in map(str, self.place.options) if "/" not in o)    # but for files
+        return tool, size, more, way
+
     def perftest(self, tool, size, *more, n=None):
         """us (the median), or messages per second; of n messages, or as many as
         take about SECONDS"""
-        way = tuple(o for o in map(str, self.place.options) if "/" not in o)    # but for files
-        key = (tool, size, more, way)
+        key = self.key(tool, size, *more)
         if n is None and key not in self.counts:
             few = 208 if "_lat" in tool else min(max(64 * MIB // size, 208), 20000) // 16 * 16
             _, seconds, switched = self.perftest_run(tool, size, few, more)

@@ -39,7 +39,7 @@ class Probes:
     def switches(self, place, udp):
         """Context switches of both ends in a round trip: those of the last run."""
         p = self.at(place)
-        key = "udp" if udp else ("ib_send_lat", 8, ("-e",))
+        key = "udp" if udp else p.key("ib_send_lat", 8, "-e")
         if key not in p.switches:
             p.udp_lat(waits=True) if udp else p.perftest("ib_send_lat", 8, "-e")
         return p.switches.pop(key)
