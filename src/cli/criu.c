@@ -85,7 +85,8 @@ static void log_error(const char *path, char *text, size_t size)
 			continue;
 		at = strchr(at, ')');
 		/* The last ones only say that it has failed. */
-		if (at && (!text[0] || !strstr(at, "FAILED")))
+		if (at && (!text[0] || (!strstr(at, "FAILED") &&
+					!strstr(at, "failed with -"))))
 			snprintf(text, size, "%s", at + strspn(at, "): "));
 	}
 	if (f)

@@ -6,6 +6,7 @@
 #include "base/lines.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "cli/program.h"
 #include "move/message.h"
 #include "os/proc.h"
 
@@ -233,10 +234,16 @@ static void add_option(struct move *m, const char *option)
 
 static void choose_options(struct move *m)
 {
+	char iptables[PATH_MAX];
+
 	if (tree_has_outer_session(&m->tree))
 		add_option(m, "--shell-job");
-	if (tree_has_tcp(&m->tree))
+	if (tree_has_tcp(&m->tree)) {
 		add_option(m, "--tcp-established");
+		/* CRIU locks such connections by that program; or by a library. */
+		if (program_find(iptables, "iptables"))
+			add_option(m, "--network-lock=nftables");
+	}
 	if (tree_has_locks(&m->tree))
 		add_option(m, "--file-locks");
 }

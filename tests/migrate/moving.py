@@ -68,8 +68,8 @@ class Program:
                 os.waitpid(self.pid, 0)
         self.watch(wait)
 
-    def migrate(self, where=".", *options):
-        said = softhca("migrate", *options, self.pid, where)
+    def migrate(self, where=".", *options, env=None):
+        said = softhca("migrate", *options, self.pid, where, env=env)
         self.restored()
         return said
 
