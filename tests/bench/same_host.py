@@ -324,10 +324,13 @@ TABLE = [
     ("redis --sockets, rate", "redis_rate_rdma", LEAST, 1.5, "redis_rate_tcp"),
 ]
 LIMITS = {
+    **probes.LIMITS,
     "ib_send_lat": "the instructions of both ends (make bench BENCH=instructions): between two cores the cache lines' way "
                    "hides them, between the threads of one core nothing does",
     "ib_send_lat_recorded": "between a message and its answer the processor's counter is read three times, 10 ns each, and "
                             "six events are stored",
+    **{f"ib_{op}_lat": f"process_vm_{call} itself, of which each takes one, and 0.4 us for request and completion"
+       for op, call in (("write", "writev"), ("read", "readv"))},
     "ib_atomic_lat": "two system calls that copy 8 bytes each: process_vm_readv, then process_vm_writev",
     "ib_write_bw_64k": "TLB misses behind each process_vm_writev, of which a write takes one; the other end does nothing",
     "ib_read_bw_64k": "process_vm_readv itself, of which a read takes one: it is slower than process_vm_writev",

@@ -140,6 +140,7 @@ IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: 
 ONE = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
        "ppoll(2) has three to wait for; the rest is a datagram's headers, CRC and route")
 LIMITS = {
+    **probes.LIMITS,
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
        for op, limit in (("send", PING), ("write", BUSY), ("read", IDLE))},
     **{f"ib_{op}_bw_{size}": STREAM for size in SIZES for op in ("write", "read", "send")},
