@@ -26,7 +26,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		a->run = true;
 		return 0;
 	case ARGP_KEY_INIT:
-		state->child_inputs[0] = state->child_inputs[1] = &a->move;
+		for (int i = 0; i < 3; i++)
+			state->child_inputs[i] = &a->move;
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -42,6 +43,7 @@ int cmd_checkpoint(int argc, char **argv)
 	static const struct argp_child children[] = {
 		{ &move_argp, 0, NULL, 0 },
 		{ &move_save_argp, 0, NULL, 0 },
+		{ &move_dump_argp, 0, NULL, 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -81,6 +83,8 @@ int cmd_checkpoint(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 	err = move_prepare(m, a.move.pid, dir);
+	if (!err)
+		err = move_pre_dump(m, dir);
 	if (!err && a.move.wait)
 		err = peers_ask_while(m, a.move.wait, a.run);
 	if (!err)

@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME "softhca"
 #define HEAD "softhca image 1 of " SOFTHCA_VERSION
 
 /* Libraries */
@@ -126,7 +125,7 @@ const struct image_library *image_other_library(const struct image *im)
 
 static int path_of(char path[PATH_MAX], const char *dir)
 {
-	return snprintf(path, PATH_MAX, "%s/" NAME, dir) >= PATH_MAX ?
+	return snprintf(path, PATH_MAX, "%s/" IMAGE_NAME, dir) >= PATH_MAX ?
 		       -ENAMETOOLONG :
 		       0;
 }

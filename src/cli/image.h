@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#define IMAGE_NAME "softhca"
 #define IMAGE_PROCESSES 256
 #define IMAGE_LIBRARIES 8
 #define IMAGE_OPTIONS 8

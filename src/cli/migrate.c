@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct migrate {
 	const char *ssh;
 	char dir[64];
 	bool keep; /* the image */
+	FILE *there; /* the other host, to which the image is copied */
 };
 
 enum { OPT_HOOK = 0x200, OPT_SSH };
@@ -47,7 +49,8 @@ static error_t parse_migrate(int key, char *arg, struct argp_state *state)
 		g->ssh = arg;
 		return 0;
 	case ARGP_KEY_INIT:
-		state->child_inputs[0] = state->child_inputs[1] = &g->args;
+		for (int i = 0; i < 3; i++)
+			state->child_inputs[i] = &g->args;
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -150,6 +153,8 @@ static int migrate_here(struct migrate *g)
 	if (!err)
 		err = prepare(g, false);
 	if (!err)
+		err = move_pre_dump(&g->m, g->dir);
+	if (!err)
 		err = move_save(&g->m, g->dir, MOVE_END);
 	if (err)
 		goto out;
@@ -168,23 +173,83 @@ out:
 
 /* Another host */
 
-/* In one connection: the image goes in, what softhca restore says comes out. */
-static int copy_and_restore(struct migrate *g)
+/* In one connection: the image goes in, what softhca restore says comes out. Two
+ * archives, if some of it goes before the program stops. */
+static int connect_there(struct migrate *g)
 {
 	char line[4096];
-	int rc;
 
 	snprintf(line, sizeof(line),
-		 "tar -C %s -cf - . | %s %s 'd=$(mktemp -d /tmp/softhca-move."
-		 "XXXXXX) && tar -C $d -xf - && softhca restore $d && rm -rf "
-		 "$d'",
-		 g->dir, g->ssh, g->host);
-	rc = run(line);
+		 "%s %s 'd=$(mktemp -d /tmp/softhca-move.XXXXXX) && "
+		 "tar -C $d --ignore-zeros -xf - && "
+		 "{ [ -e $d/" IMAGE_NAME " ] || { rm -rf $d; false; }; } && "
+		 "softhca restore $d && rm -rf $d'",
+		 g->ssh, g->host);
+	fflush(stdout);
+	g->there = popen(line, "we");
+	return g->there ? 0 : -errno;
+}
+
+/* What of the image; but: not that. */
+static int copy(struct migrate *g, char *what, char *but)
+{
+	char *const argv[] = { "tar", "-C", g->dir, "--exclude", but,
+			       "-cf", "-",  what,   NULL };
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		signal(SIGPIPE, SIG_DFL);
+		dup2(fileno(g->there), STDOUT_FILENO);
+		execvp(argv[0], argv);
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return -errno;
+	return status ? -EIO : 0;
+}
+
+/* What became of it there; of no image: nothing. */
+static int end_there(struct migrate *g)
+{
+	int status = g->there ? pclose(g->there) : 0;
+
+	g->there = NULL;
+	return status < 0        ? -errno :
+	       WIFEXITED(status) ? WEXITSTATUS(status) :
+				   -EINTR;
+}
+
+static int copy_and_restore(struct migrate *g)
+{
+	int rc = g->there ? 0 : connect_there(g);
+
+	if (!rc) {
+		copy(g, ".", "./" MOVE_PRE); /* what it lacks is said there */
+		rc = end_there(g);
+	}
 	if (!rc)
 		return 0;
 	snprintf(g->m.why, sizeof(g->m.why),
 		 "%s %s softhca restore: exit status %d", g->ssh, g->host, rc);
 	return rc == SSH_FAILED ? -ECOMM : -ECANCELED;
+}
+
+/* What can be there before the program stops is. */
+static int copy_before(struct migrate *g)
+{
+	int err = move_pre_dump(&g->m, g->dir);
+
+	if (err || !g->m.pre_dump)
+		return err;
+	err = connect_there(g);
+	if (!err)
+		err = copy(g, "./" MOVE_PRE, "-");
+	if (!err)
+		return 0;
+	snprintf(g->m.why, sizeof(g->m.why),
+		 "the memory cannot be copied by %s %s", g->ssh, g->host);
+	return err;
 }
 
 static int migrate_there(struct migrate *g)
@@ -193,13 +258,19 @@ static int migrate_there(struct migrate *g)
 	int err = prepare(g, true);
 
 	if (!err)
+		err = copy_before(g);
+	if (!err)
 		err = move_save(&g->m, g->dir, MOVE_STOP);
-	if (err)
+	if (err) {
+		end_there(g);
 		return err;
+	}
 	saved = sys_now_ns();
 	err = call_hook(g, "left");
 	if (!err)
 		err = copy_and_restore(g);
+	else
+		end_there(g);
 	if (err == -ECOMM) {
 		/* It may run there. */
 		g->keep = true;
@@ -241,6 +312,7 @@ int cmd_migrate(int argc, char **argv)
 	static const struct argp_child children[] = {
 		{ &move_argp, 0, NULL, 0 },
 		{ &move_save_argp, 0, NULL, 0 },
+		{ &move_dump_argp, 0, NULL, 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {

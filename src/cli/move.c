@@ -52,7 +52,7 @@ static int fail_criu(struct move *m, int err, const struct criu_why *why)
 
 /* Arguments */
 
-enum { OPT_CRIU = 0x100, OPT_TIMEOUT, OPT_WAIT, OPT_FORCE };
+enum { OPT_CRIU = 0x100, OPT_TIMEOUT, OPT_WAIT, OPT_FORCE, OPT_PRE };
 
 static const struct argp_option options[] = {
 	{ "criu", OPT_CRIU, "FILE", 0,
@@ -70,6 +70,15 @@ static const struct argp_option save_options[] = {
 	  1 },
 	{ "force", OPT_FORCE, NULL, 0,
 	  "Also if peers do not bear it, and their connections end", 1 },
+	{ 0 },
+};
+
+static const struct argp_option dump_options[] = {
+	{ "pre-dump", OPT_PRE, NULL, 0,
+	  "Save (migrate: and copy) its memory while it still runs, and then "
+	  "only what it has changed since. Needs a kernel that tracks it "
+	  "(CONFIG_MEM_SOFT_DIRTY)",
+	  1 },
 	{ 0 },
 };
 
@@ -154,9 +163,22 @@ static error_t parse_saving(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+static error_t parse_dumping(int key, char *arg, struct argp_state *state)
+{
+	struct move_args *a = state->input;
+
+	(void)arg;
+	if (key != OPT_PRE)
+		return ARGP_ERR_UNKNOWN;
+	a->m->pre_dump = true;
+	return 0;
+}
+
 const struct argp move_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
 const struct argp move_save_argp = { save_options, parse_saving, NULL, NULL,
 				     NULL,         NULL,         NULL };
+const struct argp move_dump_argp = { dump_options, parse_dumping, NULL, NULL,
+				     NULL,         NULL,          NULL };
 
 /* Before anything stops */
 
@@ -208,6 +230,8 @@ static int add_libraries(struct move *m)
 			"could not be restored: the library has to be the "
 			"same; start the program again",
 			path);
+	if (err && !path[0])
+		return fail(m, err, "a process of the program has ended");
 	return err ? fail(m, err, "%s: %s", path, strerror(-err)) : 0;
 }
 
@@ -279,14 +303,49 @@ int move_netns(pid_t pid)
 	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static int dump(struct move *m, const char *dir, enum move_after after)
+/* In its network namespace. */
+static int call_criu(struct move *m, const char *verb, const char *dir,
+		     char *const args[])
 {
 	const int netns = move_netns(m->tree.member[0].pid);
+	struct criu_why why;
+	int err = criu_call(&m->criu, verb, dir, args, netns, &why);
+
+	if (netns >= 0)
+		close(netns);
+	return err ? fail_criu(m, err, &why) : 0;
+}
+
+int move_pre_dump(struct move *m, const char *dir)
+{
+	char *check[] = { "--feature", "mem_dirty_track", NULL };
+	char path[PATH_MAX], id[16], *args[] = { "-t", id, NULL };
+	const uint64_t begin = sys_now_ns();
+	int err;
+
+	if (!m->pre_dump)
+		return 0;
+	if (call_criu(m, "check", dir, check)) {
+		fail(m, -EOPNOTSUPP,
+		     "this kernel does not track what a program writes to "
+		     "(CONFIG_MEM_SOFT_DIRTY), says criu check");
+		snprintf(m->fix, sizeof(m->fix), "leave out --pre-dump");
+		return -EOPNOTSUPP;
+	}
+	snprintf(path, sizeof(path), "%s/" MOVE_PRE, dir);
+	snprintf(id, sizeof(id), "%d", (int)m->tree.member[0].pid);
+	err = make_dir(m, path);
+	if (!err)
+		err = call_criu(m, "pre-dump", path, args);
+	m->pre_ns = sys_now_ns() - begin;
+	return err;
+}
+
+static int dump(struct move *m, const char *dir, enum move_after after)
+{
 	char *args[MAX_ARGS] = { "-t" };
 	char id[16];
-	struct criu_why why;
 	size_t n = 1;
-	int err;
 
 	snprintf(id, sizeof(id), "%d", (int)m->tree.member[0].pid);
 	args[n++] = id;
@@ -295,12 +354,14 @@ static int dump(struct move *m, const char *dir, enum move_after after)
 	if (after != MOVE_END)
 		args[n++] = after == MOVE_RUN ? "--leave-running" :
 						"--leave-stopped";
+	if (m->pre_dump) {
+		args[n++] = "--track-mem";
+		args[n++] = "--prev-images-dir";
+		args[n++] = MOVE_PRE;
+	}
 	for (char **a = m->criu_args; a && *a && n < MAX_ARGS - 1;)
 		args[n++] = *a++;
-	err = criu_call(&m->criu, "dump", dir, args, netns, &why);
-	if (netns >= 0)
-		close(netns);
-	return err ? fail_criu(m, err, &why) : 0;
+	return call_criu(m, "dump", dir, args);
 }
 
 /* ^C would end us, and the processes would go on while CRIU saves them. Every step
@@ -556,6 +617,7 @@ void move_print(const struct move *m)
 	const size_t n = m->suspend_ns ? m->tree.n : m->image.n;
 	char what[128], ended[64] = "";
 
+	print_one("pre-dump", m->pre_ns, "while it still ran");
 	if (m->tree.seconds) {
 		snprintf(what, sizeof(what),
 			 "%u of %u connection%s: the peer waits, for %u s at "

@@ -21,15 +21,16 @@ struct move {
 	struct image image;
 	char why[2048], fix[256]; /* of what has failed */
 	bool force; /* whatever peers bear */
+	bool pre_dump; /* memory is saved before anything stops, too */
 	struct suspend_peers peers; /* before anything stops */
 	/* The timeline. */
-	uint64_t ask_ns, suspend_ns, freeze_ns, copy_ns, restore_ns;
+	uint64_t pre_ns, ask_ns, suspend_ns, freeze_ns, copy_ns, restore_ns;
 	uint64_t blackout_ns;
 	struct tree_back back;
 };
 
 /* What the commands share: --criu, --timeout, and their arguments; --wait and
- * --force where something is to be suspended. */
+ * --force where something is to be suspended; --pre-dump where CRIU saves it. */
 struct move_args {
 	struct move *m;
 	unsigned wait; /* --wait; 0: not given */
@@ -41,7 +42,7 @@ struct move_args {
 extern const struct argp move_argp;
 /* An argument that is a process ID; EINVAL, and it has been said. */
 error_t move_parse_pid(struct argp_state *state, const char *arg, pid_t *pid);
-extern const struct argp move_save_argp;
+extern const struct argp move_save_argp, move_dump_argp;
 
 enum move_after { MOVE_END, MOVE_RUN, MOVE_STOP };
 
@@ -61,6 +62,11 @@ int peers_ask_while(struct move *m, unsigned seconds, bool seated);
  * of the processes; far: on another host. */
 uint64_t peers_expect(const struct move *m, bool far);
 
+/* Of an image: what was saved before the program stopped. */
+#define MOVE_PRE "pre"
+
+/* Saves its memory to dir/MOVE_PRE if m->pre_dump says so, while it runs. 0, -errno. */
+int move_pre_dump(struct move *m, const char *dir);
 /* Suspends it and saves it to dir. Then it has ended, goes on, or is stopped. 0, or
  * -errno, and then it goes on. */
 int move_save(struct move *m, const char *dir, enum move_after after);

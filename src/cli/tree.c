@@ -125,6 +125,8 @@ static int fail_member(struct tree *t, const struct member *m, const char *does,
 
 	if (err == -ETIMEDOUT)
 		why = "it does not answer";
+	else if (err == -ECONNRESET || err == -EPIPE)
+		why = "it has ended, or ends";
 	else if (err == -EPROTO)
 		why = "it has another version of softhca, which does not know "
 		      "this command";

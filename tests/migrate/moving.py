@@ -218,6 +218,12 @@ def softhca(*words, prefix=(), env=None, rc=0, limit=LIMIT):
     return p.stdout
 
 
+def moved(took):
+    """The result of a case; blackouts of a second and more, on a busy machine, have no figure."""
+    ms = [t for t in took if t]
+    return f"{len(took)} moves, every byte right" + (f"; away for {min(ms):.0f} to {max(ms):.0f} ms" if ms else "")
+
+
 def timeline(said, *names):
     """A command has said how long these took; the blackout in ms."""
     for name in names:

@@ -2,15 +2,16 @@
  * rounds.c - two ends that send each other messages, and check every byte
  *
  *   rounds [-p PORT] [-g GID] [-s SIZE] [-t SECONDS] [-T TIMEOUT] [-r RETRIES]
- *     [-f FILE] [-e] [HOST]
+ *     [-f FILE] [-m MIB] [-e] [HOST]
  *
  * In each round one end and then the other writes SIZE bytes into the other's
  * memory and sends it SIZE more, over one RC QP: what arrives is checked byte by
- * byte, and that each request completes once. The first end ends with the second,
- * after SECONDS (5), or when there is a FILE. TIMEOUT is that of the ACKs (14), RETRIES this end's retry_cnt
- * (7). -e: this end waits for events. Nothing is between the two ends but the RDMA
- * connection (the one that has set it up is closed). Each end prints "round N" from
- * time to time, and in the end "ok N rounds, longest gap T ms".
+ * byte, and that each request completes once. Both end when the second one has run
+ * for SECONDS (5), or either finds a FILE. TIMEOUT is that of the ACKs (14), RETRIES
+ * this end's retry_cnt (7). -e: this end waits for events; -m: it has so much memory
+ * that it does not write to. Nothing is between the two ends but the RDMA connection
+ * (the one that has set it up is closed). Each end prints "round N" from time to
+ * time, and in the end "ok N rounds, longest gap T ms".
  */
 #include "peer.h"
 
@@ -38,6 +39,7 @@ static size_t size = 1000;
 static bool first;
 static uint8_t timeout = 14, retries = 7;
 static const char *enough; /* or NULL */
+static uint8_t *quiet; /* memory of -m */
 
 /* Of the host: this end's own clock may stand for a while, and then be another. */
 static double wall(void)
@@ -204,12 +206,12 @@ static void run(double seconds)
 		if (first) {
 			stop = receive_round(round);
 			if (!stop)
-				send_round(round, false);
+				send_round(round, stop = ends);
 		} else {
 			stop = ends || wall() - begin > seconds;
 			send_round(round, stop);
 			if (!stop)
-				receive_round(round);
+				stop = receive_round(round);
 		}
 		now = wall();
 		gap = now - last > gap ? now - last : gap;
@@ -230,7 +232,7 @@ int main(int argc, char **argv)
 	bool events = false;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while ((c = getopt(argc, argv, "p:g:s:t:T:r:f:e")) != -1)
+	while ((c = getopt(argc, argv, "p:g:s:t:T:r:f:m:e")) != -1)
 		switch (c) {
 		case 'p':
 			port = atoi(optarg);
@@ -252,6 +254,12 @@ int main(int argc, char **argv)
 			break;
 		case 'f':
 			enough = optarg;
+			break;
+		case 'm':
+			quiet = calloc(1, (size_t)atol(optarg) << 20);
+			if (!quiet)
+				die(EXIT_SETUP, "-m %s", optarg);
+			memset(quiet, 0x5a, (size_t)atol(optarg) << 20);
 			break;
 		case 'e':
 			events = true;
