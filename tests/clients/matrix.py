@@ -7,8 +7,9 @@
 
 Any run of pytest with SOFTHCA_RESULTS=FILE records there how each case ended
 (tests/conftest.py), so the page can come from parts; "make test-full" is one of
-all. Of a family without any record here the page keeps what it says. A family is a program or library: its packages, of which Debian's dpkg knows
-the version, what is run, and patterns of its cases.
+all. Of a family without any record here the page keeps what it says. A family is a program or library: its packages, of
+which Debian's dpkg knows the version, what is run, and patterns of its cases. One of another release ("trixie/" before its
+packages) is run by "make test-packages", which records its versions as well.
 """
 import argparse
 import collections
@@ -135,9 +136,13 @@ FAMILIES = {
         "infiniband-diags srptools ibacm opensm ibverbs-utils", "--infiniband, over our libibumad: ibstat, ibstatus, ibaddr, "
         "smpquery, perfquery, sminfo, ibnetdiscover, iblinkinfo, ibhosts, ibswitches, ibnodes, ibtracert, ibroute, "
         "ibqueryerrors, ibcacheedit, saquery; ibping and ibsysstat with their servers, on one host and on two; srp_daemon -o, "
-        "ibacm with ib_acme, ibv_asyncwatch; opensm over --fabric", ["test_umad.py::"],
+        "ibacm with ib_acme, ibv_asyncwatch; opensm over --fabric; most of them over ibsim as well, with the same file, and what they "
+        "print compared", ["test_umad.py::", "test_ibsim.py::"],
         ["A server of ibsysstat that is not there is reported as \"sysstat ping succeeded\": ibsysstat does not look at the "
          "status of the answer, on any device."]),
+    "infiniband-diags of Debian 13": Family(
+        "trixie/infiniband-diags trixie/srptools trixie/ibacm trixie/opensm trixie/ibsim-utils", "the same tests, in a bare "
+        "Debian 13 with softhca's package of it (`make test-packages`)", ["test_umad.py::", "test_ibsim.py::"], []),
     "several rails": Family(
         "perftest rdmacm-utils ucx-utils prometheus-node-exporter", "--rails=4 --names=mlx5_%d, on one host and on two: perftest, rping, ucx_perftest with a "
         "message over four rails, node_exporter; three programs of our own in the manner of a net plugin, a transfer engine and a P2P engine, with "
@@ -179,7 +184,14 @@ CANNOT = [
 ]
 
 
-def version(package):
+def release(family):
+    """"trixie/", or of this one "": how what is recorded of it begins."""
+    return re.match(r"([a-z]+/)?", FAMILIES[family].packages)[0]
+
+
+def version(package, cases):
+    if "/" in package:
+        return cases.get(package, (None, None))[1]
     p = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], text=True, stdout=subprocess.PIPE,
                        stderr=subprocess.DEVNULL)
     return p.stdout if p.returncode == 0 and p.stdout else None
@@ -202,7 +214,7 @@ NOT_RUN = "not run"
 
 def result(family, cases, known):
     """Of the cases that are known; what is recorded of others is old."""
-    names = [c for c in known if belongs(c, family)]
+    names = [release(family) + c for c in known if belongs(c, family)]
     cases = {c: cases[c] for c in names if c in cases}
     mine = collections.Counter(outcome for outcome, _ in cases.values())
     if not mine:
@@ -236,7 +248,7 @@ test-arm64` runs perftest, ibverbs-utils, rdmacm-utils with rsockets, iperf3 and
 |---|---|---|---|
 """
     for name, f in FAMILIES.items():
-        versions = ", ".join(f"{p} {version(p) or 'not installed'}" for p in f.packages.split())
+        versions = ", ".join(f"{p.partition('/')[2] or p} {version(p, cases) or 'not installed'}" for p in f.packages.split())
         said = result(name, cases, known)
         if said == NOT_RUN:
             versions, said = rows(before).get(name, (versions, said))
@@ -283,7 +295,7 @@ def collect():
 
 def run(families, failed):
     before = record()
-    cases = [c for c in collect() if any(belongs(c, f) for f in families)
+    cases = [c for c in collect() if any(belongs(c, f) for f in families if not release(f))
              and (not failed or before.get(c, ("failed",))[0] == "failed")]
     rc = 0
     for start in range(0, len(cases), 500):  # as many as a command line takes
