@@ -19,6 +19,8 @@
 #define COUNTER_FILE_NAME "counters-"
 /* What --sockets knows of other hosts, beside it: rspreload/silent.c. */
 #define SILENT_FILE_NAME "silent-"
+/* What has been set of a fabric's file: ibumad/fabric_state.c. */
+#define FABRIC_FILE_NAME "fabric-"
 #define COUNTER_FILE_AGE_MS 10 /* how old a value may be that is shown */
 #define COUNTER_FILE_DEVICES                                                   \
 	64 /* rows; what a device's is, its file in COUNTER_ROWS says */

@@ -173,6 +173,19 @@ static bool tree_is_unused(int home, const char *name)
 	return is;
 }
 
+/* Files that lie beside the trees. */
+static bool is_counters_name(const char *name)
+{
+	static const char *const begin[] = { COUNTER_FILE_NAME,
+					     SILENT_FILE_NAME,
+					     FABRIC_FILE_NAME };
+
+	for (size_t i = 0; i < sizeof(begin) / sizeof(begin[0]); i++)
+		if (!strncmp(name, begin[i], strlen(begin[i])))
+			return true;
+	return false;
+}
+
 /* Of a network namespace; those of one that is gone have nobody to use them. */
 static void remove_old_counters(int home)
 {
@@ -183,10 +196,7 @@ static void remove_old_counters(int home)
 	fd = sys_openat(home, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (e = readdir(d)))
-		if ((!strncmp(e->d_name, COUNTER_FILE_NAME,
-			      strlen(COUNTER_FILE_NAME)) ||
-		     !strncmp(e->d_name, SILENT_FILE_NAME,
-			      strlen(SILENT_FILE_NAME))) &&
+		if (is_counters_name(e->d_name) &&
 		    tree_is_unused(home, e->d_name))
 			unlinkat(home, e->d_name, 0);
 	if (d)

@@ -669,7 +669,7 @@ ssize_t fabric_request(struct fabric *f, const struct fabric_env *env,
 		return FABRIC_NOBODY;
 	if (m[1] == CLASS_SM_LID || m[1] == CLASS_SM_DIRECTED)
 		n = dqpn ? FABRIC_NOBODY :
-			   smp_request(f, from, dlid, m, out, &to);
+			   smp_request(f, env, from, dlid, m, out, &to);
 	else if (dqpn)
 		n = gmp_request(f, env, from, dlid, m, out, &to);
 	if (n == FABRIC_ELSEWHERE && at)

@@ -100,12 +100,26 @@ struct fabric_counters {
 	uint64_t link_downed, xmit_wait;
 };
 
+/* What a Set of subnet management has made of an attribute, at a node of text. */
+struct fabric_set {
+	uint64_t node_guid;
+	uint32_t mod;
+	uint16_t attr;
+	uint8_t port; /* where the request arrived */
+	uint8_t data[64];
+};
+
+/* As another fabric of the same text has it. What is no Set that a node here takes
+ * changes nothing. */
+void fabric_apply(struct fabric *f, const struct fabric_set *s);
+
 /*
  * What is not in the fabric; each may be NULL. counters: those of a host's port;
  * nonzero: they are not known here, and its host has to be asked. NULL: zeros.
  * reset: so much has to be taken off them from now on, beside what was before;
  * nonzero, or NULL: the fabric remembers it. mlid: the LID of a multicast group,
- * whose MGID is in network order; NULL, or 0: the lowest that is free.
+ * whose MGID is in network order; NULL, or 0: the lowest that is free. set: a Set
+ * has changed a node of text.
  */
 struct fabric_env {
 	int (*counters)(void *arg, uint64_t port_guid,
@@ -113,6 +127,7 @@ struct fabric_env {
 	int (*reset)(void *arg, uint64_t port_guid,
 		     const struct fabric_counters *less);
 	uint16_t (*mlid)(void *arg, const uint8_t mgid[16]);
+	void (*set)(void *arg, const struct fabric_set *s);
 	void *arg;
 };
 

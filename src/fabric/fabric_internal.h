@@ -187,8 +187,9 @@ enum mad_status {
 };
 
 /* ---- smp.c */
-ssize_t smp_request(struct fabric *f, struct port *from, unsigned dlid,
-		    const uint8_t *mad, void **out, struct port **at);
+ssize_t smp_request(struct fabric *f, const struct fabric_env *env,
+		    struct port *from, unsigned dlid, const uint8_t *mad,
+		    void **out, struct port **at);
 
 /* ---- gmp.c */
 ssize_t gmp_request(struct fabric *f, const struct fabric_env *env,
@@ -209,12 +210,15 @@ enum sma_attr {
 	SMA_LINEAR_FORWARDING = 0x19,
 	SMA_MULTICAST_FORWARDING = 0x1b,
 	SMA_SM_INFO = 0x20,
+	SMA_MLNX_PORT_INFO = 0xff90, /* Mellanox's own */
 };
 
 /* A Get or Set at the agent of port p's node, where it arrived; writes the 64
- * bytes of data. Returns a status, or -1: there is no answer. */
-int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
-	       uint32_t mod, uint64_t m_key, uint8_t data[64]);
+ * bytes of data. Returns a status, or -1: there is no answer. env: who hears of a
+ * Set, or NULL. */
+int sma_answer(struct fabric *f, const struct fabric_env *env, struct port *p,
+	       unsigned method, unsigned attr, uint32_t mod, uint64_t m_key,
+	       uint8_t data[64]);
 
 /* ---- pma.c */
 

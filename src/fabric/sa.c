@@ -101,7 +101,7 @@ static void agent(struct sa_query *q, struct port *p, unsigned attr,
 		  uint32_t mod, uint8_t data[64])
 {
 	memset(data, 0, 64);
-	sma_answer(q->f, p, METHOD_GET, attr, mod,
+	sma_answer(q->f, NULL, p, METHOD_GET, attr, mod,
 		   pi_get(port_management(p)->info, PI_M_KEY), data);
 }
 

@@ -7,6 +7,9 @@
  *
  * A Set at a port with an M_Key needs that key, and, as the port's protect bits
  * say, a Get, too: without it there is no answer (14.2.4).
+ *
+ * What a Set has changed at a node of text is told to the caller, whose other
+ * fabrics of that text make the same change.
  */
 #include "fabric_internal.h"
 
@@ -72,8 +75,12 @@ static int sm_info(const struct sma_request *r)
 	/* opensm heeds another one that has its own default key. */
 	enum { MASTER = 3, KEY = 1, HIGHEST = 15 };
 
-	if (port_management(r->p) != r->f->sm || r->set)
+	if (port_management(r->p) != r->f->sm)
 		return MAD_BAD_ATTRIBUTE;
+	/* A master can only be handed what another one has (14.4.1), and this one
+	 * takes nothing over. */
+	if (r->set)
+		return MAD_BAD_VALUE;
 	memset(r->data, 0, 64);
 	sm_put(r->data, SM_GUID, r->f->sm->guid);
 	sm_put(r->data, SM_KEY, KEY);
@@ -96,35 +103,59 @@ static struct port *named_port(const struct sma_request *r, unsigned num)
 	return num <= n->nports ? &n->ports[num] : NULL;
 }
 
-/* A subnet manager moves a link from Initialize on by one, or begins anew. */
+static void put_link(struct port *p, bool up, bool disabled)
+{
+	pi_put(p->info, PI_STATE, up ? LINK_INIT : LINK_DOWN);
+	pi_put(p->info, PI_PHYS_STATE,
+	       up       ? PHYS_UP :
+	       disabled ? PHYS_DISABLED :
+			  PHYS_POLLING);
+}
+
+/* A switch's port 0, which has no link. */
+static bool is_inside(const struct port *p)
+{
+	return !p->num && p->node->type == FABRIC_SWITCH;
+}
+
+/* It goes down, and comes up again if there is a cable and neither end is
+ * disabled. */
+static void begin_anew(struct port *p, unsigned phys)
+{
+	struct port *q = p->peer;
+	const bool off = phys ? phys == PHYS_DISABLED :
+				pi_get(p->info, PI_PHYS_STATE) == PHYS_DISABLED;
+	const bool other_off =
+		q && pi_get(q->info, PI_PHYS_STATE) == PHYS_DISABLED;
+	const bool up = q && !off && !other_off;
+
+	put_link(p, up, off);
+	if (q)
+		put_link(q, up, other_off);
+}
+
+/* A subnet manager moves a link from Initialize on by one, or begins anew. 0: no
+ * change; a physical state that is written goes with none, or Down. */
 static int set_state(struct port *p, unsigned state, unsigned phys)
 {
 	const unsigned old = (unsigned)pi_get(p->info, PI_STATE);
+	const bool down = state == LINK_DOWN || phys == PHYS_POLLING ||
+			  phys == PHYS_DISABLED;
 
+	if (phys == pi_get(p->info, PI_PHYS_STATE) && !state)
+		return MAD_OK;
 	if (p->node->host || (p->peer && p->peer->node->host))
-		return state && state != old ? MAD_BAD_VALUE : MAD_OK;
-	if (state > LINK_ACTIVE || phys > PHYS_UP)
+		return (state && state != old) || phys ? MAD_BAD_VALUE : MAD_OK;
+	if (state > LINK_ACTIVE || phys > PHYS_UP || state == LINK_INIT)
 		return MAD_BAD_VALUE;
 	if (state > LINK_INIT && state != old && state != old + 1)
 		return MAD_BAD_VALUE;
-	if (state == LINK_INIT)
+	if (!p->peer && state && state != old)
 		return MAD_BAD_VALUE;
-	if (!p->peer)
-		return state && state != old ? MAD_BAD_VALUE : MAD_OK;
-	if (state == LINK_DOWN) {
-		/* Disabled it stays down; otherwise the link comes up again. */
-		const unsigned now =
-			phys == PHYS_DISABLED ? LINK_DOWN : LINK_INIT;
-
-		pi_put(p->info, PI_STATE, now);
-		pi_put(p->peer->info, PI_STATE, now);
-		pi_put(p->info, PI_PHYS_STATE,
-		       now == LINK_DOWN ? PHYS_DISABLED : PHYS_UP);
-		pi_put(p->peer->info, PI_PHYS_STATE,
-		       now == LINK_DOWN ? PHYS_POLLING : PHYS_UP);
-	} else if (state) {
+	if (down && state <= LINK_DOWN && !is_inside(p))
+		begin_anew(p, phys);
+	else if (state)
 		pi_put(p->info, PI_STATE, state);
-	}
 	return MAD_OK;
 }
 
@@ -139,11 +170,30 @@ static int set_lid(struct fabric *f, struct port *p, const uint8_t *want)
 		return MAD_OK;
 	if (p->node->host || p->node == f->vswitch)
 		return MAD_BAD_VALUE;
-	return fabric_set_lid(f, p, lid, lmc) ? MAD_BAD_VALUE : MAD_OK;
+	if (fabric_set_lid(f, p, lid, lmc))
+		return MAD_BAD_VALUE;
+	if (p == f->sm)
+		f->settled = false; /* all know its LID */
+	return MAD_OK;
+}
+
+/* Where the subnet manager says it is; of hosts' fabric it is the virtual switch's. */
+static void move_sm(struct fabric *f, const struct port *p)
+{
+	const unsigned lid = (unsigned)pi_get(p->info, PI_SM_LID);
+	struct port *sm = lid < LIDS_END ? f->lids[lid] : NULL;
+
+	if (!sm || sm == f->sm || f->vswitch)
+		return;
+	f->sm = sm;
+	f->settled = false;
 }
 
 static int set_port_info(struct fabric *f, struct port *p, const uint8_t *want)
 {
+	const uint64_t phys = pi_get(p->info, PI_PHYS_STATE);
+	const unsigned lid = port_lid(p),
+		       lmc = (unsigned)pi_get(p->info, PI_LMC);
 	const unsigned vls = (unsigned)pi_get(want, PI_OPER_VLS);
 	const unsigned mtu = (unsigned)pi_get(want, PI_NEIGHBOR_MTU);
 	int status;
@@ -155,18 +205,27 @@ static int set_port_info(struct fabric *f, struct port *p, const uint8_t *want)
 	if (!status)
 		status = set_state(p, (unsigned)pi_get(want, PI_STATE),
 				   (unsigned)pi_get(want, PI_PHYS_STATE));
+	if (status && port_lid(p) != lid)
+		fabric_set_lid(f, p, lid, lmc); /* all of it, or nothing */
 	for (unsigned i = 0; !status && i < PI_FIELDS; i++) {
 		const uint64_t v = attr_get(want, &port_info_fields[i]);
 		/* 0: no change (14.2.5.6). */
 		const bool keep =
-			!v && (i == PI_WIDTH_ENABLED || i == PI_SPEED_ENABLED ||
-			       i == PI_DOWN_DEFAULT || i == PI_OPER_VLS ||
-			       i == PI_NEIGHBOR_MTU);
+			!v &&
+			(i == PI_WIDTH_ENABLED || i == PI_SPEED_ENABLED ||
+			 i == PI_SPEED_EXT_ENABLED || i == PI_DOWN_DEFAULT ||
+			 i == PI_OPER_VLS || i == PI_NEIGHBOR_MTU);
+		/* Port 0 knows it for all of a switch. */
+		const bool none = i == PI_SM_LID && port_management(p) != p;
 
 		if (port_info_fields[i].rw && i != PI_LID && i != PI_LMC &&
-		    !keep)
+		    !keep && !none)
 			attr_put(p->info, &port_info_fields[i], v);
 	}
+	if (!status && port_management(p) == p)
+		move_sm(f, p);
+	if (phys != pi_get(p->info, PI_PHYS_STATE))
+		f->settled = false; /* other ways lead to LIDs */
 	return status;
 }
 
@@ -185,6 +244,20 @@ static int port_info(const struct sma_request *r)
 		pi_put(r->data, PI_M_KEY, 0);
 	pi_put(r->data, PI_LOCAL_PORT, r->p->num);
 	return status;
+}
+
+/* Of devices of that vendor tools and subnet managers want to know whether they
+ * have FDR10. None has here, so there is nothing to enable. */
+static int mlnx_port_info(const struct sma_request *r)
+{
+	enum { VENDOR = 0x2c9, AT_SPEED_ENABLED = 11 };
+
+	if (r->p->node->vendor != VENDOR)
+		return MAD_BAD_ATTRIBUTE;
+	if (!named_port(r, r->mod) || (r->set && r->data[AT_SPEED_ENABLED]))
+		return MAD_BAD_VALUE;
+	memset(r->data, 0, 64);
+	return MAD_OK;
 }
 
 /* ---- tables -------------------------------------------------------------- */
@@ -390,8 +463,90 @@ static bool key_fits(struct port *p, bool set, uint64_t m_key, bool *hide)
 	return false;
 }
 
-int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
-	       uint32_t mod, uint64_t m_key, uint8_t data[64])
+static int answer(const struct sma_request *r, unsigned attr)
+{
+	switch (attr) {
+	case SMA_NODE_DESCRIPTION:
+		return node_description(r);
+	case SMA_NODE_INFO:
+		return node_info(r);
+	case SMA_SWITCH_INFO:
+		return switch_info(r);
+	case SMA_GUID_INFO:
+		return guid_info(r);
+	case SMA_PORT_INFO:
+		return port_info(r);
+	case SMA_PKEY_TABLE:
+		return pkey_table(r);
+	case SMA_SL_TO_VL:
+		return sl_to_vl(r);
+	case SMA_VL_ARBITRATION:
+		return vl_arbitration(r);
+	case SMA_LINEAR_FORWARDING:
+		return linear_forwarding(r);
+	case SMA_MULTICAST_FORWARDING:
+		return multicast_forwarding(r);
+	case SMA_SM_INFO:
+		return sm_info(r);
+	case SMA_MLNX_PORT_INFO:
+		return mlnx_port_info(r);
+	default:
+		return MAD_BAD_ATTRIBUTE;
+	}
+}
+
+/* ---- what a Set has changed ---------------------------------------------- */
+
+static bool is_of_text(const struct fabric *f, const struct node *n)
+{
+	return n->id && !n->host && n != f->vswitch;
+}
+
+static int set_and_tell(const struct sma_request *r,
+			const struct fabric_env *env, unsigned attr)
+{
+	struct fabric_set now = { .node_guid = r->p->node->guid,
+				  .mod = r->mod,
+				  .attr = (uint16_t)attr,
+				  .port = r->p->num };
+	struct sma_request get = *r;
+	uint8_t before[64];
+	int status;
+
+	memcpy(now.data, r->data, 64); /* the link's state is not read back */
+	memcpy(before, r->data, 64);
+	get.set = false;
+	get.data = before;
+	status = answer(&get, attr);
+	if (!status)
+		status = answer(r, attr);
+	/* The other end of a link begins anew as well. */
+	if (!status &&
+	    (memcmp(before, r->data, 64) != 0 ||
+	     (attr == SMA_PORT_INFO &&
+	      (pi_get(now.data, PI_STATE) || pi_get(now.data, PI_PHYS_STATE)))))
+		env->set(env->arg, &now);
+	return status;
+}
+
+void fabric_apply(struct fabric *f, const struct fabric_set *s)
+{
+	struct node *n = fabric_node(f, s->node_guid);
+	uint8_t data[64];
+	struct sma_request r = {
+		.f = f, .set = true, .mod = s->mod, .data = data
+	};
+
+	if (!n || !is_of_text(f, n) || s->port > n->nports || fabric_settle(f))
+		return;
+	r.p = &n->ports[s->port];
+	memcpy(data, s->data, sizeof(data));
+	answer(&r, s->attr);
+}
+
+int sma_answer(struct fabric *f, const struct fabric_env *env, struct port *p,
+	       unsigned method, unsigned attr, uint32_t mod, uint64_t m_key,
+	       uint8_t data[64])
 {
 	const struct sma_request r = { .f = f,
 				       .p = p,
@@ -403,33 +558,10 @@ int sma_answer(struct fabric *f, struct port *p, unsigned method, unsigned attr,
 
 	if (!key_fits(p, r.set, m_key, &hide))
 		return -1;
-	switch (attr) {
-	case SMA_NODE_DESCRIPTION:
-		return node_description(&r);
-	case SMA_NODE_INFO:
-		return node_info(&r);
-	case SMA_SWITCH_INFO:
-		return switch_info(&r);
-	case SMA_GUID_INFO:
-		return guid_info(&r);
-	case SMA_PORT_INFO:
-		status = port_info(&r);
-		if (hide)
-			pi_put(data, PI_M_KEY, 0);
-		return status;
-	case SMA_PKEY_TABLE:
-		return pkey_table(&r);
-	case SMA_SL_TO_VL:
-		return sl_to_vl(&r);
-	case SMA_VL_ARBITRATION:
-		return vl_arbitration(&r);
-	case SMA_LINEAR_FORWARDING:
-		return linear_forwarding(&r);
-	case SMA_MULTICAST_FORWARDING:
-		return multicast_forwarding(&r);
-	case SMA_SM_INFO:
-		return sm_info(&r);
-	default:
-		return MAD_BAD_ATTRIBUTE;
-	}
+	status = r.set && env && env->set && is_of_text(f, p->node) ?
+			 set_and_tell(&r, env, attr) :
+			 answer(&r, attr);
+	if (attr == SMA_PORT_INFO && hide)
+		pi_put(data, PI_M_KEY, 0);
+	return status;
 }

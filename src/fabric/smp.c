@@ -94,8 +94,9 @@ static bool is_agents(unsigned method)
 	return method == METHOD_GET || method == METHOD_SET;
 }
 
-ssize_t smp_request(struct fabric *f, struct port *from, unsigned dlid,
-		    const uint8_t *mad, void **out, struct port **at)
+ssize_t smp_request(struct fabric *f, const struct fabric_env *env,
+		    struct port *from, unsigned dlid, const uint8_t *mad,
+		    void **out, struct port **at)
 {
 	const bool by_route = mad[AT_CLASS] == CLASS_SM_DIRECTED;
 	uint8_t *answer = malloc(256);
@@ -118,7 +119,7 @@ ssize_t smp_request(struct fabric *f, struct port *from, unsigned dlid,
 	if (mad[0] != 1 || mad[AT_CLASS_VERSION] != 1)
 		status = MAD_BAD_VERSION;
 	else
-		status = sma_answer(f, *at, mad[AT_METHOD],
+		status = sma_answer(f, env, *at, mad[AT_METHOD],
 				    get_be16(mad + AT_ATTR),
 				    get_be32(mad + AT_MOD),
 				    get_be64(mad + AT_M_KEY), answer + AT_DATA);

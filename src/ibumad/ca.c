@@ -258,27 +258,58 @@ int umad_sort_ca_device_list(struct umad_device_node **head, size_t size)
 
 /* One device, one port */
 
-/* PortInfo counts the extended speeds anew. */
-static unsigned rate_of(const struct fabric_port *at)
+static struct ibv_port_attr simulated(const struct fabric_port *at)
 {
-	const struct ibv_port_attr attr = {
+	return (struct ibv_port_attr){
+		.state = at->state,
+		.phys_state = at->phys_state,
+		.lid = at->lid,
+		.lmc = at->lmc,
+		.sm_lid = at->sm_lid,
+		.sm_sl = at->sm_sl,
+		.port_cap_flags = at->cap_mask,
 		.active_width = at->width,
+		/* PortInfo counts the extended speeds anew. */
 		.active_speed = at->speed_ext ? (uint8_t)(at->speed_ext << 4) :
 						at->speed,
+		.link_layer = IBV_LINK_LAYER_INFINIBAND,
 	};
+}
 
-	return (unsigned)shca_port_rate(&attr);
+/* For the files below /sys. */
+static bool node_port(struct shca_device *dev, unsigned num,
+		      struct shca_node_port *port)
+{
+	struct fabric_port at;
+
+	if (!fabric_stands(dev, num, &at))
+		return false;
+	*port = (struct shca_node_port){ .num = at.num,
+					 .node_type = at.type,
+					 .node_guid = at.node_guid,
+					 .sys_guid = at.sys_guid,
+					 .attr = simulated(&at) };
+	put_be64(port->gid.raw, at.gid_prefix);
+	put_be64(port->gid.raw + 8, at.port_guid);
+	return true;
+}
+
+__attribute__((constructor)) static void tell_of_node(void)
+{
+	shca_sysfs_set_node(node_port);
 }
 
 static void fill_simulated(const struct fabric_port *at, umad_port_t *port)
 {
+	const struct ibv_port_attr attr = simulated(at);
+
 	port->base_lid = at->lid;
 	port->lmc = at->lmc;
 	port->sm_lid = at->sm_lid;
 	port->sm_sl = at->sm_sl;
 	port->state = at->state;
 	port->phys_state = at->phys_state;
-	port->rate = rate_of(at);
+	port->rate = (unsigned)shca_port_rate(&attr);
 	port->capmask = htobe32(at->cap_mask);
 	port->gid_prefix = htobe64(at->gid_prefix);
 	port->port_guid = htobe64(at->port_guid);

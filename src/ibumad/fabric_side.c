@@ -5,8 +5,10 @@
  * there: the device's own port, the ports of other processes of this host, which
  * the registry has, and what the file says that SOFTHCA_FABRIC names. With a node
  * behind the file's name programs are not on this host's port but on that node's,
- * as those of ibsim are, and nobody else is there. Each device has a fabric of its own, made when it is first asked: whose ports are in one
- * subnet see the same, since all of them make the same of an address.
+ * as those of ibsim are, and nobody else is there. Each device has a fabric of its
+ * own, made when it is first asked: whose ports are in one subnet see the same,
+ * since all of them make the same of an address, and what is set at nodes of the
+ * file is shared (fabric_state.c).
  */
 #include "umad_internal.h"
 
@@ -36,6 +38,7 @@ struct side {
 	bool read; /* there is a file */
 	const char *stands; /* at this node of it; NULL: at its own port */
 	bool said; /* that a host is not in it */
+	struct fabric_state state; /* of the file's nodes */
 	uint64_t looked_ns;
 	size_t nhosts;
 	uint32_t host[REGISTRY_ADDRS]; /* others, by their addresses */
@@ -158,6 +161,8 @@ static bool read_file(struct side *s)
 		say("--fabric: %s has no node %s", path, node);
 	else
 		right = true;
+	if (right)
+		fabric_state_init(&s->state, path, text, len);
 	free(text);
 	s->read = true;
 	s->stands = node;
@@ -178,14 +183,17 @@ static struct side *side_of(struct shca_device *dev)
 		if (!s->f)
 			return NULL;
 		s->dev = dev;
+		s->state.fd = -1;
 		if (!read_file(s)) {
 			fabric_free(s->f);
 			s->f = NULL;
 		}
 	}
-	if (s->f)
-		look(s);
-	return s->f ? s : NULL;
+	if (!s->f)
+		return NULL;
+	look(s);
+	fabric_state_read(&s->state, s->f);
+	return s;
 }
 
 /* Counters: sums of this user's processes on this host */
@@ -261,11 +269,21 @@ static uint16_t mlid(void *arg, const uint8_t mgid[16])
 	return group ? ib_mlid(group) : 0;
 }
 
+static void set(void *arg, const struct fabric_set *s)
+{
+	struct side *side = arg;
+
+	fabric_state_add(&side->state, s);
+}
+
 /* Where programs are */
 
 void fabric_forked(void)
 {
 	pthread_mutex_init(&sides_lock, NULL);
+	for (size_t i = 0; i < SIDES; i++)
+		if (sides[i].dev)
+			fabric_state_close(&sides[i].state);
 	memset(sides, 0, sizeof(sides));
 }
 
@@ -304,12 +322,30 @@ static bool is_smp(const uint8_t *mad)
 	       mad[1] == UMAD_CLASS_SUBN_DIRECTED_ROUTE;
 }
 
+/* A Set changes nodes of the file for all processes, one after the other. */
+static ssize_t request(struct side *s, struct port *p,
+		       const ib_mad_addr_t *addr, const uint8_t *mad,
+		       void **out, struct fabric_port *at)
+{
+	const bool locked = is_smp(mad) && mad[3] == UMAD_METHOD_SET &&
+			    fabric_state_lock(&s->state, s->f);
+	const struct fabric_env env = { .counters = counters,
+					.reset = reset,
+					.mlid = mlid,
+					.set = locked ? set : NULL,
+					.arg = s };
+	ssize_t n;
+
+	n = fabric_request(s->f, &env, p->guid, ntohs(addr->lid),
+			   ntohl(addr->qpn), mad, MAD_LEN, out, at);
+	if (locked)
+		fabric_state_unlock(&s->state);
+	return n;
+}
+
 int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	       size_t len, void **out, size_t *outlen)
 {
-	static const struct fabric_env env = { .counters = counters,
-					       .reset = reset,
-					       .mlid = mlid };
 	const bool sa = mad[1] == UMAD_CLASS_SUBN_ADM;
 	struct fabric_port at;
 	ssize_t n = FABRIC_NOBODY;
@@ -322,8 +358,7 @@ int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	pthread_mutex_lock(&sides_lock);
 	s = side_of(p->dev);
 	if (s)
-		n = fabric_request(s->f, &env, p->guid, ntohs(addr->lid),
-				   ntohl(addr->qpn), mad, MAD_LEN, out, &at);
+		n = request(s, p, addr, mad, out, &at);
 	/* Without a file, hosts may be there that nobody has named. */
 	if (n == FABRIC_NOBODY && !is_smp(mad) && !sa && !(s && s->read))
 		n = FABRIC_ELSEWHERE;

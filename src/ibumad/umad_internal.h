@@ -185,6 +185,27 @@ void fabric_forked(void);
 int fabric_ask(struct port *p, const ib_mad_addr_t *addr, const uint8_t *mad,
 	       size_t len, void **out, size_t *outlen);
 
+/* fabric_state.c: what processes have set at the nodes of a file; under the lock of
+ * the fabric that it belongs to. */
+struct fabric;
+struct fabric_set;
+struct fabric_state {
+	char path[256]; /* "": they cannot be shared */
+	int fd; /* -1: nothing has been set yet */
+	uint64_t next; /* record that the fabric does not have yet */
+	bool said; /* that ours stay here */
+};
+void fabric_state_init(struct fabric_state *s, const char *path,
+		       const char *text, size_t len);
+void fabric_state_close(struct fabric_state *s);
+/* What others have set since. */
+void fabric_state_read(struct fabric_state *s, struct fabric *f);
+/* Reads that, and keeps others from setting more until the lock is let go. False:
+ * what is set stays in this process. */
+bool fabric_state_lock(struct fabric_state *s, struct fabric *f);
+void fabric_state_unlock(struct fabric_state *s);
+void fabric_state_add(struct fabric_state *s, const struct fabric_set *set);
+
 /* wire.c; no lock of a port's. */
 
 /* An agent gets requests from now on, at this address; -EADDRINUSE: another process

@@ -153,6 +153,25 @@ const char *shca_sysfs_path(void);
  * into path their root: what SOFTHCA_SYSFS should be. path/lib is a link to the
  * directory of this library. Returns 0, or -errno with a sentence in reason. */
 int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size);
+
+/* A port of a node of a fabric's file at which programs are, and whose MADs they
+ * send (--fabric=FILE@NODE): the files say the same of it as libibumad. */
+#define SHCA_NODE_PORTS 10
+struct shca_node_port {
+	unsigned num;
+	unsigned node_type; /* as NodeInfo has it */
+	uint64_t node_guid, sys_guid; /* host order */
+	union ibv_gid gid;
+	struct ibv_port_attr attr;
+};
+
+/*
+ * libibumad knows the file, and says so as it is loaded, which sysfs.c sees to
+ * where a node is asked for. port: that number of the device's node, 0: a switch's
+ * own, or a CA's first that has a link; false: there is none.
+ */
+void shca_sysfs_set_node(bool (*port)(struct shca_device *dev, unsigned num,
+				      struct shca_node_port *at));
 /* For the shim, where SOFTHCA_SYSFS is not set: the same root as long as the
  * process lives, or NULL. Keeps errno; says once why there is none. */
 const char *shca_sysfs_root(void);

@@ -16,6 +16,7 @@
 #include "counters/counter_file.h"
 #include "counters/sysfs_dir.h"
 #include "os/config.h"
+#include "os/file.h"
 #include "os/pci.h"
 
 #include <dlfcn.h>
@@ -37,8 +38,11 @@ struct shown {
 		const struct shca_device *dev;
 		struct pci_place place;
 		char cpus[256]; /* near it, as a list */
-		struct ibv_port_attr port;
-		size_t gid_count;
+		bool is_node; /* of a file: the ports are that one's */
+		unsigned mad_port; /* whose MADs programs send */
+		unsigned nports;
+		struct shca_node_port port[SHCA_NODE_PORTS];
+		size_t gid_count; /* of the device */
 		struct shown_gid {
 			uint32_t index;
 			struct netdev_gid at;
@@ -133,7 +137,7 @@ static bool is_rnic(const struct shown_hca *h)
 
 static bool is_infiniband(const struct shown_hca *h)
 {
-	return h->port.link_layer == IBV_LINK_LAYER_INFINIBAND;
+	return h->port[0].attr.link_layer == IBV_LINK_LAYER_INFINIBAND;
 }
 
 /* Whether one of its first n GIDs is of that interface. */
@@ -149,7 +153,8 @@ static bool shows_netdev(const struct shown_hca *h, size_t n,
 /* An entry of the table, which may be empty: then it is zero, and what it would
  * have besides cannot be read (shim/counters.c). */
 static void describe_gid(struct sysfs_dir *t, const struct shown_hca *h,
-			 const char *dir, uint32_t index)
+			 const struct shca_node_port *port, const char *dir,
+			 uint32_t index)
 {
 	static const struct shown_gid none;
 	const struct shown_gid *gid = &none;
@@ -159,7 +164,7 @@ static void describe_gid(struct sysfs_dir *t, const struct shown_hca *h,
 	for (size_t i = 0; i < h->gid_count; i++)
 		if (h->gid[i].index == index)
 			gid = &h->gid[i];
-	g = gid->at.gid.raw;
+	g = h->is_node && !index ? port->gid.raw : gid->at.gid.raw;
 	snprintf(name, sizeof(name), "%u", index);
 	snprintf(sub, sizeof(sub), "%s/gids", dir);
 	sysfs_dir_file(t, sub, name,
@@ -181,22 +186,26 @@ static void describe_gid(struct sysfs_dir *t, const struct shown_hca *h,
 }
 
 static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
-			  const char *dir)
+			  const struct shca_node_port *port, const char *dir)
 {
 	/* As the kernel words enum ib_port_state and the physical one. */
 	static const char *const states[] = {
 		"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"
 	};
-	const struct ibv_port_attr *p = &h->port;
+	static const char *const phys_states[] = {
+		[2] = "2: Polling", [3] = "3: Disabled", [5] = "5: LinkUp"
+	};
+	const struct ibv_port_attr *p = &port->attr;
+	const char *phys = p->phys_state < ARRAY_SIZE(phys_states) ?
+				   phys_states[p->phys_state] :
+				   NULL;
 	char sub[512];
 
 	sysfs_dir_file(t, dir, "state", "%d: %s", (int)p->state,
 		       (size_t)p->state < sizeof(states) / sizeof(states[0]) ?
 			       states[p->state] :
 			       "<unknown>");
-	sysfs_dir_file(t, dir, "phys_state", "%s",
-		       p->state == IBV_PORT_ACTIVE ? "5: LinkUp" :
-						     "3: Disabled");
+	sysfs_dir_file(t, dir, "phys_state", "%s", phys ? phys : "<unknown>");
 	sysfs_dir_file(t, dir, "link_layer",
 		       is_infiniband(h) ? "InfiniBand" : "Ethernet");
 	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)", shca_port_rate(p),
@@ -210,7 +219,7 @@ static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 	snprintf(sub, sizeof(sub), "%s/pkeys", dir);
 	sysfs_dir_file(t, sub, "0", "0xffff");
 	for (int n = 0; n < p->gid_tbl_len; n++)
-		describe_gid(t, h, dir, (uint32_t)n);
+		describe_gid(t, h, port, dir, (uint32_t)n);
 }
 
 #define CPUS 1024
@@ -392,9 +401,19 @@ static void describe_mads(struct sysfs_dir *t, const struct shown_hca *h,
 		describe_class(t, "infiniband_mad", name, dir, pci);
 		snprintf(sub, sizeof(sub), "%s/infiniband_mad/%s", dir, name);
 		sysfs_dir_file(t, sub, "ibdev", "%s", h->dev->dev.name);
-		sysfs_dir_file(t, sub, "port", "1");
+		sysfs_dir_file(t, sub, "port", "%u", h->mad_port);
 		sysfs_dir_link(t, "dev/infiniband", name, "/dev/null");
 	}
+}
+
+static void describe_guid(struct sysfs_dir *t, const char *dir,
+			  const char *name, uint64_t guid)
+{
+	sysfs_dir_file(t, dir, name, "%04x:%04x:%04x:%04x",
+		       (unsigned int)(guid >> 48),
+		       (unsigned int)(guid >> 32 & 0xffff),
+		       (unsigned int)(guid >> 16 & 0xffff),
+		       (unsigned int)(guid & 0xffff));
 }
 
 static void describe_hca(struct sysfs_dir *t, const struct shown *shown,
@@ -403,7 +422,6 @@ static void describe_hca(struct sysfs_dir *t, const struct shown *shown,
 	const uint32_t part_id = config_get()->part_id;
 	const struct ibv_device *dev = &h->dev->dev;
 	char dir[200], sub[400];
-	uint64_t guid = be64toh(h->dev->guid);
 	struct pci_name pci;
 
 	pci_name(&h->place, &pci);
@@ -415,25 +433,23 @@ static void describe_hca(struct sysfs_dir *t, const struct shown *shown,
 	describe_class(t, "infiniband_verbs", dev->dev_name, dir, pci.text);
 
 	snprintf(sub, sizeof(sub), "%s/infiniband/%s", dir, dev->name);
-	sysfs_dir_file(t, sub, "node_type", is_rnic(h) ? "4: RNIC" : "1: CA");
+	sysfs_dir_file(t, sub, "node_type",
+		       is_rnic(h)                ? "4: RNIC" :
+		       h->port[0].node_type == 2 ? "2: switch" :
+						   "1: CA");
 	sysfs_dir_file(t, sub, "node_desc", "softhca");
-	sysfs_dir_file(t, sub, "node_guid", "%04x:%04x:%04x:%04x",
-		       (unsigned int)(guid >> 48),
-		       (unsigned int)(guid >> 32 & 0xffff),
-		       (unsigned int)(guid >> 16 & 0xffff),
-		       (unsigned int)(guid & 0xffff));
-	sysfs_dir_file(t, sub, "sys_image_guid", "%04x:%04x:%04x:%04x",
-		       (unsigned int)(guid >> 48),
-		       (unsigned int)(guid >> 32 & 0xffff),
-		       (unsigned int)(guid >> 16 & 0xffff),
-		       (unsigned int)(guid & 0xffff));
+	describe_guid(t, sub, "node_guid", h->port[0].node_guid);
+	describe_guid(t, sub, "sys_image_guid", h->port[0].sys_guid);
 	sysfs_dir_file(t, sub, "fw_ver", "%s", SOFTHCA_VERSION);
 	sysfs_dir_file(t, sub, "hw_rev", SHCA_HW_REV);
 	sysfs_dir_file(t, sub, "hca_type", part_id ? "MT%u" : SHCA_HCA_TYPE,
 		       part_id);
 	sysfs_dir_file(t, sub, "board_id", "softhca");
-	snprintf(sub, sizeof(sub), "%s/infiniband/%s/ports/1", dir, dev->name);
-	describe_port(t, h, sub);
+	for (unsigned i = 0; i < h->nports; i++) {
+		snprintf(sub, sizeof(sub), "%s/infiniband/%s/ports/%u", dir,
+			 dev->name, h->port[i].num);
+		describe_port(t, h, &h->port[i], sub);
+	}
 	sysfs_dir_file(t, COUNTER_ROWS, dev->name, "%u", h->dev->row);
 
 	snprintf(sub, sizeof(sub), "%s/infiniband_verbs/%s", dir,
@@ -484,6 +500,53 @@ static void find_cpus(int node, char *cpus, size_t size)
 		strcpy(cpus, "0");
 }
 
+/* What knows the node of a file that programs are at; NULL: libibumad is not here. */
+static bool (*node_port)(struct shca_device *dev, unsigned num,
+			 struct shca_node_port *at);
+
+void shca_sysfs_set_node(bool (*port)(struct shca_device *dev, unsigned num,
+				      struct shca_node_port *at))
+{
+	node_port = port;
+}
+
+static void load_node(const char *libdir)
+{
+	const char *fabric = config_get()->fabric;
+	char path[PATH_MAX + 32];
+
+	if (node_port || !*libdir || !fabric || !file_and_word(fabric, path))
+		return;
+	snprintf(path, sizeof(path), "%s/libibumad.so.3", libdir);
+	dlopen(path, RTLD_NOW | RTLD_LOCAL); /* for good */
+}
+
+/* The device's own port, or those of its node of a file. */
+static void copy_ports(struct shown_hca *h, struct shca_device *dev)
+{
+	struct shca_node_port *own = &h->port[0];
+	struct shca_node_port at;
+
+	own->num = h->mad_port = 1;
+	h->nports = 1;
+	own->node_type = 1;
+	own->node_guid = own->sys_guid = be64toh(dev->guid);
+	shca_query_port(dev, 1, &own->attr);
+	if (!node_port || dev->naming != &shca_naming_lid ||
+	    !node_port(dev, 0, &at))
+		return;
+	h->is_node = true;
+	h->mad_port = at.num;
+	h->nports = 0;
+	for (unsigned num = 0; num < SHCA_NODE_PORTS; num++)
+		if (node_port(dev, num, &at) && at.num == num) {
+			at.attr.gid_tbl_len = dev->gid_tbl_len;
+			h->port[h->nports++] = at;
+		}
+	if (!h->nports)
+		h->port[h->nports++] = at; /* one of many */
+}
+
 static void copy_hca(struct shown_hca *h, struct ibv_device *dev,
 		     const struct pci_place *place)
 {
@@ -492,7 +555,7 @@ static void copy_hca(struct shown_hca *h, struct ibv_device *dev,
 	h->dev = to_device(dev);
 	h->place = *place;
 	find_cpus(place->node, h->cpus, sizeof(h->cpus));
-	shca_query_port(to_device(dev), 1, &h->port);
+	copy_ports(h, to_device(dev));
 	for (i = 0; i < (uint32_t)h->dev->gid_tbl_len; i++) {
 		h->gid[h->gid_count].index = i;
 		if (!shca_gid(to_device(dev), 1, i, &h->gid[h->gid_count].at))
@@ -539,11 +602,12 @@ int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size)
 		snprintf(reason, reason_size, "out of memory");
 		return -ENOMEM;
 	}
+	find_libdir(shown->libdir);
+	load_node(shown->libdir);
 	shown->count = (size_t)n;
 	pci_places(cfg->pci, cfg->numa, place, (unsigned)n);
 	for (i = 0; i < n; i++)
 		copy_hca(&shown->hca[i], list[i], &place[i]);
-	find_libdir(shown->libdir);
 	err = sysfs_dir_make(describe_tree, shown, path, reason, reason_size);
 	free(place);
 	free(shown);

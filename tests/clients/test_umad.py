@@ -250,6 +250,53 @@ def test_fabric_from_within(side, topology):
     matches(tool(side, "ibstat", "--fabric", at), "Base lid: 102$", "SM lid: 100$", "Rate: 100$",
             "Node GUID: 0x0002c903000a0011$", "Port GUID: 0x0002c903000a0012$", "State: Active$")
     assert "LID start 0x66" in tool(side, "ibaddr", "--fabric", at)
+    # So do the files, which scripts read, and programs that send to the subnet manager.
+    matches(tool(side, "ibstatus", "--fabric", at), r"default gid:\s+fe80:0000:0000:0000:0002:c903:000a:0012$",
+            r"base lid:\s+0x66$", r"sm lid:\s+0x64$", r"state:\s+4: ACTIVE$", r"phys state:\s+5: LinkUp$")
+    base = "/sys/class/infiniband/softib0"
+    assert tool(side, f"cat {base}/node_guid {base}/ports/1/lid", "--fabric", at) == "0002:c903:000a:0011\n0x66\n"
+    matches(tool(side, "ibsrpdm -c -v", "--fabric", at), "performing a capability query")
+
+
+def test_fabric_of_two_ports(side, tmp_path):
+    """A node's ports are its own, by their numbers; a switch's is port 0."""
+    (tmp_path / "net").write_text('Switch 4 "S-1" # "sw" lid 1\n[1] "H-1"[2]\nCa 2 "H-1" # "node"\n[2] "S-1"[1] # lid 5\n')
+    at = f"{tmp_path}/net@H-1"
+    base = "/sys/class/infiniband"
+    assert tool(side, f"ls {base}/softib0/ports", "--fabric", at).split() == ["1", "2"]
+    assert tool(side, f"cat {base}/softib0/ports/1/lid {base}/softib0/ports/2/lid", "--fabric", at) == "0x0\n0x5\n"
+    assert tool(side, f"cat {base}_mad/umad0/port", "--fabric", at) == "2\n"
+    at = f"{tmp_path}/net@S-1"
+    assert tool(side, f"cat {base}/softib0/ports/0/lid {base}/softib0/node_type", "--fabric", at) == "0x1\n2: switch\n"
+
+
+def test_what_is_set_is_seen_by_others(side, topology):
+    """Until the file is written anew: then nobody has configured its fabric."""
+    at = f"{topology}@node2 mlx5_0"
+    matches(tool(side, "ibportstate 100 1 query", "--fabric", at), r"LinkState:\.*Active$")
+    tool(side, "ibportstate 100 1 disable", "--fabric", at)
+    matches(tool(side, "ibportstate 100 1 query", "--fabric", at), r"LinkState:\.*Down$", r"PhysLinkState:\.*Disabled$")
+    assert "node1" not in tool(side, "ibnetdiscover", "--fabric", at)
+    # Also by who is not at a node of it.
+    matches(tool(side, "smpquery portinfo 100 1", "--fabric", topology), r"LinkState:\.*Down$")
+    tool(side, "ibportstate 100 1 enable", "--fabric", at)
+    matches(tool(side, "smpquery portinfo 100 1", "--fabric", topology), r"LinkState:\.*Initialize$")
+    os.utime(topology)
+    matches(tool(side, "smpquery portinfo 100 1", "--fabric", topology), r"LinkState:\.*Active$")
+
+
+def test_opensm_is_found(side, topology, tmp_path):
+    """Where it has run tools find the subnet manager, by the LID that it has given."""
+    if missing := rig.need("opensm"):
+        pytest.skip(f"not installed: {missing}")
+    assert "sm lid 100 " in tool(side, "sminfo", "--fabric", f"{topology}@node1 mlx5_0")
+    side.run(["env", f"OSM_TMP_DIR={tmp_path}", f"OSM_CACHE_DIR={tmp_path}", "opensm", "-o", "-f", tmp_path / "log"],
+             ["--fabric", f"{topology}@node2 mlx5_0"])
+    at = f"{topology}@node1 mlx5_0"
+    matches(tool(side, "sminfo", "--fabric", at), "sm lid 102 sm guid 0x2c903000a0012, .* SMINFO_MASTER")
+    matches(tool(side, "ibstat", "--fabric", at), "SM lid: 102$")
+    assert tool(side, "cat /sys/class/infiniband/softib0/ports/1/sm_lid", "--fabric", at) == "0x66\n"
+    matches(tool(side, "saquery -N", "--fabric", at), r"NodeDescription\.+node2 mlx5_0$")
 
 
 def test_fabric_that_is_wrong(side, tmp_path, topology):

@@ -1,7 +1,8 @@
 /*
  * fabric_mad_fuzz.c - management datagrams of any bytes to a fabric of a text and
  * of hosts: an answer is one to its request, the fabric stays one, and a request
- * costs no more than the fabric is large
+ * costs no more than the fabric is large; another fabric of the text that is told of
+ * Sets is like it, and what it is told of any bytes does it no harm
  */
 #include "fuzz.h"
 
@@ -39,6 +40,34 @@ static int counters(void *arg, uint64_t guid, struct fabric_counters *c)
 	(void)arg;
 	c->xmit_data = guid;
 	return guid != 0x500;
+}
+
+static void tell(void *arg, const struct fabric_set *s)
+{
+	fabric_apply(arg, s);
+}
+
+static void same_port(struct fabric *f, struct fabric *other, uint64_t guid)
+{
+	struct fabric_port a, b;
+
+	FUZZ_CHECK(!fabric_port_guid(f, guid, &a) &&
+		   !fabric_port_guid(other, guid, &b));
+	FUZZ_CHECK(a.lid == b.lid && a.lmc == b.lmc && a.state == b.state &&
+		   a.phys_state == b.phys_state);
+}
+
+static void odd_set(struct input *in, struct fabric *other)
+{
+	struct fabric_set set = { .node_guid = word(in),
+				  .attr = byte(in),
+				  .mod = (uint32_t)word(in),
+				  .port = byte(in) };
+
+	if (byte(in) & 1)
+		set.node_guid = 0x200000 + byte(in) % 3u;
+	write_some(in, set.data, sizeof(set.data));
+	fabric_apply(other, &set);
 }
 
 /* A header that mostly leads to an agent, and then what the input has. */
@@ -93,9 +122,11 @@ static void check(const uint8_t *mad, const uint8_t *answer, ssize_t len)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const uint64_t ports[] = { 0x500, 0x501, 0x100001, 0x200000 };
-	const struct fabric_env env = { .counters = counters };
+	struct fabric *f = make(), *other = make();
+	const struct fabric_env env = { .counters = counters,
+					.set = tell,
+					.arg = other };
 	struct input in = { data, size };
-	struct fabric *f = make();
 	struct fabric_port at;
 
 	for (unsigned i = 0; i < 64 && in.left; i++) {
@@ -123,6 +154,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		free(answer);
 	}
 	FUZZ_CHECK(!fabric_port_guid(f, 0x500, &at) && at.lid == 20);
+	same_port(f, other, 0x100001);
+	same_port(f, other, 0x200000);
+	odd_set(&in, other);
+	FUZZ_CHECK(!fabric_port_guid(other, 0x500, &at) && at.lid == 20);
 	fabric_free(f);
+	fabric_free(other);
 	return 0;
 }

@@ -516,6 +516,24 @@ static void services(void **state)
 	sa_free(s);
 }
 
+/* Nobody would send Reports: subscribing is refused, and is said to be impossible. */
+static void nobody_is_subscribed(void **state)
+{
+	struct sa *s = sa_new(text);
+
+	(void)state;
+	request(s, GET, 0x01, 0);
+	ask(s);
+	assert_int_equal(get_be16(s->answer + 56 + 2) & 1, 0); /* traps */
+	for (unsigned i = 0; i < 2; i++) {
+		request(s, i ? GET_TABLE : SET, i ? 0xf3 : 0x03, 0);
+		ask(s);
+		assert_int_equal(s->status, 0x0c);
+		assert_int_equal(s->answer[3], i ? 0x92 : 0x81);
+	}
+	sa_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -528,6 +546,7 @@ int main(void)
 		cmocka_unit_test(groups),
 		cmocka_unit_test(groups_without_end),
 		cmocka_unit_test(services),
+		cmocka_unit_test(nobody_is_subscribed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
