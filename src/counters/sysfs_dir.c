@@ -36,11 +36,22 @@
 /* And then counters that nobody has added to for so long. */
 #define COUNTERS_KEEP_SECONDS (24 * 3600)
 
+/* Contents that have been written, and where: a file with the same is another name of
+ * that one, since each takes a page where memory is the disk. */
+#define TEXTS 512
+
+struct text {
+	uint64_t hash; /* 0: free */
+	char *path, *text;
+};
+
 /* Takes one file (or link) of a tree: path is relative to its root. */
 struct sysfs_dir {
 	int (*file)(struct sysfs_dir *t, const char *path, const char *text);
 	int (*link)(struct sysfs_dir *t, const char *path, const char *target);
 	uint64_t hash;
+	struct text *texts; /* TEXTS */
+	size_t ntexts;
 	int dir;
 	int err; /* the first one; nothing is taken after it */
 };
@@ -71,20 +82,21 @@ void sysfs_dir_link(struct sysfs_dir *t, const char *dir, const char *name,
 		t->err = t->link(t, path, target);
 }
 
+#define HASH_BEGIN 0xcbf29ce484222325
+
 /* FNV-1a */
+static uint64_t hash_more(uint64_t hash, const char *p)
+{
+	do {
+		hash ^= (unsigned char)*p;
+		hash *= 0x100000001b3;
+	} while (*p++);
+	return hash;
+}
+
 static int hash_entry(struct sysfs_dir *t, const char *path, const char *text)
 {
-	const char *const parts[] = { path, text };
-	const char *p;
-	size_t i;
-
-	for (i = 0; i < 2; i++) {
-		p = parts[i];
-		do {
-			t->hash ^= (unsigned char)*p;
-			t->hash *= 0x100000001b3;
-		} while (*p++);
-	}
+	t->hash = hash_more(hash_more(t->hash, path), text);
 	return 0;
 }
 
@@ -101,15 +113,53 @@ static int make_parents(int dir, const char *path)
 	return 0;
 }
 
-static int write_entry(struct sysfs_dir *t, const char *path, const char *text)
+/* Where its text is, or is to be; NULL: there is no room to note it. */
+static struct text *text_slot(struct sysfs_dir *t, const char *text)
+{
+	const uint64_t hash = hash_more(HASH_BEGIN, text) | 1;
+
+	for (size_t i = hash % TEXTS;; i = (i + 1) % TEXTS) {
+		struct text *s = &t->texts[i];
+
+		if (!s->hash && t->ntexts >= TEXTS / 2)
+			return NULL;
+		if (!s->hash || (s->hash == hash && !strcmp(s->text, text))) {
+			s->hash = hash;
+			return s;
+		}
+	}
+}
+
+static void text_note(struct sysfs_dir *t, struct text *s, const char *path,
+		      const char *text)
+{
+	s->path = strdup(path);
+	s->text = strdup(text);
+	if (s->path && s->text) {
+		t->ntexts++;
+		return;
+	}
+	free(s->path);
+	free(s->text);
+	*s = (struct text){ 0 };
+}
+
+static void texts_free(struct sysfs_dir *t)
+{
+	for (size_t i = 0; t->texts && i < TEXTS; i++) {
+		free(t->texts[i].path);
+		free(t->texts[i].text);
+	}
+	free(t->texts);
+	t->texts = NULL;
+}
+
+static int write_file(struct sysfs_dir *t, const char *path, const char *text)
 {
 	size_t len = strlen(text);
 	ssize_t written;
-	int fd, err;
+	int fd, err = 0;
 
-	err = make_parents(t->dir, path);
-	if (err)
-		return err;
 	fd = sys_openat(t->dir, path,
 			O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
 			0600);
@@ -119,6 +169,23 @@ static int write_entry(struct sysfs_dir *t, const char *path, const char *text)
 	if (written != (ssize_t)len)
 		err = written < 0 ? -errno : -EIO;
 	sys_close(fd);
+	return err;
+}
+
+static int write_entry(struct sysfs_dir *t, const char *path, const char *text)
+{
+	int err = make_parents(t->dir, path);
+	struct text *same;
+
+	if (err)
+		return err;
+	same = t->texts ? text_slot(t, text) : NULL;
+	/* Not on every file system, and not any number. */
+	if (same && same->path && !linkat(t->dir, same->path, t->dir, path, 0))
+		return 0;
+	err = write_file(t, path, text);
+	if (same && !same->path)
+		text_note(t, same, path, text);
 	return err;
 }
 
@@ -349,7 +416,7 @@ int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
 {
 	struct sysfs_dir sum = { .file = hash_entry,
 				 .link = hash_entry,
-				 .hash = 0xcbf29ce484222325 };
+				 .hash = HASH_BEGIN };
 	struct sysfs_dir disk = { .file = write_entry, .link = write_link };
 	char home[PATH_MAX], name[TREE_NAME_LEN + 1], half[64], none[512];
 	int fd, err;
@@ -382,7 +449,9 @@ int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
 	if (disk.dir < 0) {
 		err = -errno;
 	} else {
+		disk.texts = calloc(TEXTS, sizeof(*disk.texts));
 		describe(&disk, arg);
+		texts_free(&disk);
 		sys_close(disk.dir);
 		err = disk.err;
 	}

@@ -91,7 +91,7 @@ TWO_ENDS = ('"$@" & s=$!; "$@" 127.0.0.1; c=$?; [ $c = 0 ] || kill $s; wait $s |
             "find /dev/shm -maxdepth 1 -type f -size +0; exit $c")
 
 
-@pytest.mark.parametrize("size", ["500k", "600k", "1200k"])
+@pytest.mark.parametrize("size", ["300k", "600k", "1200k"])
 def test_little_shared_memory(placements, size):
     """/dev/shm has room for a registry, a segment, or a part of one: whatever
     cannot be had is an error that the program does not see. What "softhca run"

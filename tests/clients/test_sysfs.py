@@ -179,6 +179,27 @@ def test_programs_past_the_shim(home, tmp_path):
     assert got["symbol_error"] == "0"
 
 
+TREE_SIZE = """
+import os
+size, names, seen = 0, 0, set()
+for folder, _, files in os.walk(os.environ["SOFTHCA_SYSFS"]):
+    for name in files:
+        st = os.lstat(os.path.join(folder, name))
+        names += 1
+        if (st.st_dev, st.st_ino) not in seen and not os.path.islink(os.path.join(folder, name)):
+            seen.add((st.st_dev, st.st_ino))
+            size += -(-st.st_size // 4096) * 4096
+print(names, size)
+"""
+
+
+def test_a_tree_is_small(home):
+    """In a tmpfs each file takes a page, so files of the same content are one."""
+    names, size = map(int, rig.Side(home).run(["/usr/bin/python3", "-c", TREE_SIZE], ["--rails=8"]).split())
+    assert names > 8 * 100
+    assert size <= 8 * 12 * 4096 + 40 * 4096, (names, size)
+
+
 NODE_EXPORTER = shutil.which("prometheus-node-exporter")
 
 
