@@ -192,21 +192,8 @@ static int seat_lock(int fd, short type, unsigned slot)
 	return fcntl(fd, F_OFD_SETLK, &fl) ? -errno : 0;
 }
 
-/* To close a descriptor of the file would let go of all our locks. */
-int regfile_seat(struct regfile *f, unsigned slot)
-{
-	int fd, err;
-
-	fd = sys_open(f->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	/* One of an earlier time may not be given back yet. */
-	err = seat_lock(fd, F_RDLCK, slot);
-	return err ? err : fd;
-}
-
-/* Whether it still is what regfile_seat() has returned: the program may have closed
- * it, and opened another. */
+/* Whether it still is what we opened: the program may have closed it, and opened
+ * another. */
 static bool is_of(const struct regfile *f, int fd)
 {
 	struct stat st;
@@ -215,10 +202,33 @@ static bool is_of(const struct regfile *f, int fd)
 	       st.st_ino == f->ino;
 }
 
+/* To close a descriptor of the file would let go of all our locks: one that was
+ * not needed stays for the next time. */
+int regfile_seat(struct regfile *f, unsigned slot)
+{
+	int fd = is_of(f, f->spare) ? f->spare : -1, err;
+
+	if (fd < 0)
+		fd = sys_open(f->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	/* One of an earlier time may not be given back yet. */
+	err = seat_lock(fd, F_RDLCK, slot);
+	f->spare = err ? fd : -1;
+	return err ? err : fd;
+}
+
 void regfile_seat_close(const struct regfile *f, int seat)
 {
 	if (is_of(f, seat))
 		sys_close(seat);
+}
+
+/* With the file itself. */
+static void spare_close(struct regfile *f)
+{
+	regfile_seat_close(f, f->spare);
+	f->spare = -1;
 }
 
 int regfile_seat_take(struct regfile *f, unsigned slot, int seat)
@@ -630,6 +640,7 @@ void regfile_drop_parents(void)
 			continue;
 		}
 		*p = f->next;
+		spare_close(f);
 		sys_close(f->fd);
 		f->fd = -1;
 	}
@@ -689,6 +700,7 @@ static int get_file(const char *dir, const char *at, struct regfile **out)
 		goto err_free;
 	}
 	f->fd = fd;
+	f->spare = -1;
 	f->shared = shared;
 	f->pid = getpid();
 	f->dev = st.st_dev;
@@ -719,6 +731,7 @@ static void take_off(struct regfile *f)
 void regfile_put(struct regfile *f)
 {
 	take_off(f);
+	spare_close(f);
 	if (f->fd >= 0)
 		sys_close(f->fd);
 	munmap(f->m, sizeof(struct shared));
@@ -752,6 +765,7 @@ void regfile_close(struct regfile *f, void *blank)
 {
 	put_there(f, blank);
 	take_off(f);
+	spare_close(f);
 	sys_close(f->fd);
 	f->fd = -1;
 	f->changed = false;

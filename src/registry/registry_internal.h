@@ -122,6 +122,7 @@ struct regfile {
 	struct shared *m;
 	pid_t pid;
 	int fd;
+	int spare; /* a descriptor for a seat; -1: none */
 	dev_t dev;
 	ino_t ino;
 	char *path;

@@ -6,6 +6,7 @@
 #include "testclock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -221,6 +222,67 @@ static void who_holds_a_seat_hides_nobody(void **state)
 	assert_int_equal(registry_slot(r), slot);
 	assert_int_equal(in_child(see_holder, &slot), 1);
 	close(held);
+	registry_leave(r);
+}
+
+static unsigned open_files(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* The lock of a slot's seat (registry_file.c), which nobody else can have then. */
+static void hold_seat(unsigned slot, int told)
+{
+	struct flock fl = { .l_type = F_WRLCK,
+			    .l_whence = SEEK_SET,
+			    .l_start = (4 << 20) + 1 + REGISTRY_SLOTS +
+				       (off_t)slot,
+			    .l_len = 1 };
+	int fd = open(file_path(), O_RDWR);
+
+	if (fd < 0 || fcntl(fd, F_SETLK, &fl) || write(told, "", 1) != 1)
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+/* Neither a descriptor nor, by one that is closed, our locks. */
+static void seat_that_cannot_be_had_costs_nothing(void **state)
+{
+	struct registry *r = join();
+	unsigned slot = registry_slot(r), before = open_files(), failed = 0;
+	struct registry_other other = { .n = 0 };
+	struct child c = { 0 };
+	int told[2], seat = -1;
+	const char *why;
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe(told), 0);
+	c.pid = fork_child();
+	if (!c.pid)
+		hold_seat(slot, told[1]);
+	close(told[1]);
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	close(told[0]);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(registry_away(r, &seat), -EAGAIN);
+		assert_int_equal(in_child(see_holder, &slot), 1);
+		if (!i)
+			failed = open_files();
+		assert_int_equal(open_files(), failed);
+	}
+	child_kill(&c);
+	assert_int_equal(registry_away(r, &seat), 0);
+	assert_int_equal(registry_back(r, dir, &other, &why), 0);
+	assert_int_equal(open_files(), before);
 	registry_leave(r);
 }
 
@@ -685,6 +747,7 @@ int main(void)
 		CLEAN(one_of_many_leaves_nothing_for_long),
 		CLEAN(joining_twice_and_leaving_once_keeps_the_other),
 		CLEAN(who_holds_a_seat_hides_nobody),
+		CLEAN(seat_that_cannot_be_had_costs_nothing),
 		CLEAN(fork_shares_nothing),
 		CLEAN(sockets_are_numbered_as_the_kernel_does),
 		CLEAN(receiver_only_on_the_private_port_is_no_socket),
