@@ -128,7 +128,9 @@ class Probes:
         """What the end prints that measures."""
         port = rig.free_port()
         cmd = [os.path.join(BENCH, "reference"), kind, size, 0.3 * self.scale, port]
-        server = rig.Proc(self.place.server, cmd, alone=True)
+        # Sockets as ours are bound to an address.
+        named = [self.address, "serve"] if "wire" in kind else []
+        server = rig.Proc(self.place.server, [*cmd, *named], alone=True)
         try:
             server.wait_listening(port) if "tcp" in kind else server.wait_bound(port)
             client = rig.Proc(self.place.client, [*cmd, self.address], alone=True)
@@ -144,6 +146,10 @@ class Probes:
         us, trips = self.reference("udp_wait" if waits else "udp_lat", size)
         self.switches["udp"] = (switches() - before) / int(trips)   # those of set-up are few
         return float(us)
+
+    def udp_wire(self, size=8, ack=True):
+        """The same by the system calls that a message takes on our wire, and the ACK behind it."""
+        return float(self.reference("udp_wire_ack" if ack else "udp_wire", size)[0])
 
     def tcp_lat(self, size):
         """us one way; both ends spin"""

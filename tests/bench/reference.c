@@ -3,20 +3,26 @@
  *
  *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_wait SIZE SECONDS PORT [ADDRESS]  the same, both ends sleep
+ *   reference udp_wire SIZE SECONDS PORT ADDRESS [serve]
+ *                                                   the first, by the system
+ *                                                   calls of our wire
+ *   reference udp_wire_ack ...                      the same, and a second datagram
+ *                                                   behind each message
  *   reference tcp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference udp_bw_wait ...                       the same on one processor
  *   reference memcpy SIZE SECONDS
  *
  * Prints microseconds one way (median) and the number of round trips, or bytes
- * per second. Without ADDRESS a test is the server, which prints nothing for a
- * ping-pong, the bytes received per second for udp_bw, and exits one second after
+ * per second. Without ADDRESS (or with serve) a test is the server, which prints nothing
+ * for a ping-pong, the bytes received per second for udp_bw, and exits one second after
  * the last datagram, or at the end of the TCP connection.
  */
 #include "measure.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -28,6 +34,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -104,24 +111,47 @@ static void wait_at_most(int fd, double seconds)
 		fail("SO_RCVTIMEO");
 }
 
+/* An end of a ping-pong of datagrams. */
+struct end {
+	int fd; /* where they come in */
+	int flags; /* of recvfrom(2) there */
+	size_t size;
+	bool answers; /* whoever has sent last */
+	bool (*say)(struct end *e); /* false: it could not be sent */
+	bool (*hear)(struct end *e); /* false: nothing has come */
+	struct sockaddr_in6 from;
+	socklen_t from_len;
+	struct wire *wire;
+};
+
+static char in[65536], out[65536];
+
+static bool udp_say(struct end *e)
+{
+	return sendto(e->fd, out, e->size, 0,
+		      e->answers ? (struct sockaddr *)&e->from : NULL,
+		      e->answers ? e->from_len : 0) >= 0;
+}
+
+static bool udp_hear(struct end *e)
+{
+	e->from_len = sizeof(e->from);
+	return recvfrom(e->fd, in, sizeof(in), e->flags,
+			e->answers ? (struct sockaddr *)&e->from : NULL,
+			e->answers ? &e->from_len : NULL) >= 0;
+}
+
 /* The clock is read when there is nothing else to do: it may take a system
  * call. */
-static void lat_server(int fd, int flags)
+static void lat_server(struct end *e)
 {
-	static char buf[65536];
-	struct sockaddr_storage from;
 	double t = now(), last = t + 10;
 	bool busy = false;
 
-	wait_at_most(fd, 0.5);
+	wait_at_most(e->fd, 0.5);
 	while (t < last + 1) {
-		socklen_t len = sizeof(from);
-		ssize_t n = recvfrom(fd, buf, sizeof(buf), flags,
-				     (struct sockaddr *)&from, &len);
-
-		if (n >= 0) {
-			sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from,
-			       len);
+		if (e->hear(e)) {
+			e->say(e);
 			busy = true;
 			continue;
 		}
@@ -143,37 +173,207 @@ static void print_trips(size_t n)
 	printf("%.3f %zu\n", (double)trips[n / 2], n);
 }
 
-static void lat_client(int fd, int flags, size_t size, double seconds)
+static void lat_client(struct end *e, double seconds)
 {
-	static char buf[65536];
 	double end, sent, t;
 	size_t n = 0;
 
 	/* Until the server answers. */
+	wait_at_most(e->fd, 0.01);
 	for (int i = 0; i < 1000; i++) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-
-		if (send(fd, buf, size, 0) > 0 && poll(&p, 1, 10) == 1 &&
-		    recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+		end = now() + 0.01;
+		e->say(e);
+		while (!e->hear(e) && now() < end)
+			;
+		if (now() < end)
 			break;
 	}
-	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+	/* What else it has answered. */
+	while (e->hear(e))
 		;
-	wait_at_most(fd, 0.1);
+	wait_at_most(e->fd, 0.1);
 	sent = now();
 	end = sent + seconds;
 	while (sent < end && n < MAX_TRIPS) {
-		bool out = send(fd, buf, size, 0) >= 0;
+		bool gone = e->say(e);
 
-		while (out && recv(fd, buf, sizeof(buf), flags) < 0 &&
-		       now() < sent + 0.1)
+		while (gone && !e->hear(e) && now() < sent + 0.1)
 			;
 		t = now();
-		if (out)
+		if (gone)
 			trips[n++] = (float)((t - sent) / 2 * 1e6);
 		sent = t;
 	}
 	print_trips(n);
+}
+
+/*
+ * The system calls that a message takes on our wire, and nothing but them: the
+ * same kinds of socket, with the same options, the same messages to the kernel
+ * and lengths, and of the looks that find nothing as many that ask epoll. Nothing
+ * is computed, nor looked at.
+ */
+#define WIRE_HEADERS 16 /* BTH, ICRC */
+#define WIRE_ACK 20
+#define WIRE_POLLS 32 /* of which one asks epoll */
+
+struct wire {
+	bool acks; /* a second segment follows the message */
+	int out, epfd;
+	unsigned polls;
+	struct in_addr own;
+	struct sockaddr_in to;
+};
+
+static bool wire_say(struct end *e)
+{
+	const struct wire *w = e->wire;
+	const uint16_t segment = (uint16_t)(e->size + WIRE_HEADERS);
+	_Alignas(struct cmsghdr) char
+		control[CMSG_SPACE(sizeof(struct in_pktinfo)) +
+			CMSG_SPACE(sizeof(segment))] = { 0 };
+	struct iovec iov = { out, segment + (w->acks ? WIRE_ACK : 0u) };
+	struct msghdr m = { .msg_name = (void *)&w->to,
+			    .msg_namelen = sizeof(w->to),
+			    .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	const struct in_pktinfo pi = { .ipi_spec_dst = w->own };
+
+	c->cmsg_level = IPPROTO_IP;
+	c->cmsg_type = IP_PKTINFO;
+	c->cmsg_len = CMSG_LEN(sizeof(pi));
+	memcpy(CMSG_DATA(c), &pi, sizeof(pi));
+	if (w->acks) {
+		c = CMSG_NXTHDR(&m, c);
+		c->cmsg_level = IPPROTO_UDP;
+		c->cmsg_type = UDP_SEGMENT;
+		c->cmsg_len = CMSG_LEN(sizeof(segment));
+		memcpy(CMSG_DATA(c), &segment, sizeof(segment));
+	} else {
+		m.msg_controllen = CMSG_SPACE(sizeof(pi));
+	}
+	return sendmsg(w->out, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+/* Each message says at which port its sender receives. */
+static bool wire_hear(struct end *e)
+{
+	struct wire *w = e->wire;
+	_Alignas(struct cmsghdr) char control[256];
+	struct sockaddr_storage from;
+	struct iovec iov = { in, sizeof(in) };
+	struct msghdr m = { .msg_name = &from,
+			    .msg_namelen = sizeof(from),
+			    .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct epoll_event ev;
+
+	if (++w->polls % WIRE_POLLS == 0 && !epoll_wait(w->epfd, &ev, 1, 0))
+		return false;
+	if (recvmsg(e->fd, &m, MSG_DONTWAIT) < 0)
+		return false;
+	if (e->answers) {
+		w->to = *(struct sockaddr_in *)(void *)&from;
+		memcpy(&w->to.sin_port, in, sizeof(w->to.sin_port));
+	}
+	return true;
+}
+
+static void option(int fd, int level, int name, int value)
+{
+	setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static int wire_socket(struct in_addr own, int port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr = own,
+				  .sin_port = htons((uint16_t)port) };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		fail("socket");
+	option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	option(fd, SOL_SOCKET, SO_RCVBUF, 4 << 20);
+	option(fd, SOL_SOCKET, SO_SNDBUF, 4 << 20);
+	if (bind(fd, (struct sockaddr *)&at, sizeof(at)))
+		fail("bind");
+	return fd;
+}
+
+/* Which address of ours leads there; of the server it is its own. */
+static struct in_addr own_address(struct sockaddr_in to)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(to);
+
+	if (fd < 0 || connect(fd, (struct sockaddr *)&to, len) ||
+	    getsockname(fd, (struct sockaddr *)&to, &len))
+		fail("the way there");
+	close(fd);
+	return to.sin_addr;
+}
+
+static void wire_open(struct end *e, struct wire *w, const char *address,
+		      int port)
+{
+	/* Steering: to the first socket, as of a process that is alone. */
+	struct sock_filter first = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog steer = { 1, &first };
+	struct epoll_event ev = { .events = EPOLLIN };
+	struct sockaddr_in at;
+	socklen_t len = sizeof(at);
+
+	w->to = (struct sockaddr_in){ .sin_family = AF_INET,
+				      .sin_port = htons((uint16_t)port) };
+	if (inet_pton(AF_INET, address, &w->to.sin_addr) != 1)
+		fail(address);
+	w->own = own_address(w->to);
+	w->out = wire_socket((struct in_addr){ 0 }, 0);
+	option(w->out, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+	e->fd = wire_socket(w->own, e->answers ? port : 0);
+	option(e->fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
+	option(e->fd, IPPROTO_UDP, UDP_GRO, 1);
+	option(e->fd, IPPROTO_IP, IP_RECVTTL, 1);
+	option(e->fd, IPPROTO_IP, IP_RECVTOS, 1);
+	setsockopt(e->fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &steer,
+		   sizeof(steer));
+	w->epfd = epoll_create1(EPOLL_CLOEXEC);
+	if (w->epfd < 0 || epoll_ctl(w->epfd, EPOLL_CTL_ADD, e->fd, &ev))
+		fail("epoll");
+	if (getsockname(e->fd, (struct sockaddr *)&at, &len))
+		fail("getsockname");
+	memcpy(out, &at.sin_port, sizeof(at.sin_port));
+	e->wire = w;
+	e->say = wire_say;
+	e->hear = wire_hear;
+}
+
+/* waits, acks: of the kind. */
+static void lat(const char *kind, size_t size, double seconds, int port,
+		const char *host, bool serve)
+{
+	struct end e = { .size = size,
+			 .answers = serve || !host,
+			 .flags = strcmp(kind, "udp_wait") ? MSG_DONTWAIT : 0,
+			 .say = udp_say,
+			 .hear = udp_hear };
+	struct wire w = { .acks = !strcmp(kind, "udp_wire_ack") };
+
+	if (!strncmp(kind, "udp_wire", 8))
+		wire_open(&e, &w, host, port);
+	else
+		e.fd = udp_socket(host, port);
+	if (e.answers)
+		lat_server(&e);
+	else
+		lat_client(&e, seconds);
+	close(e.fd);
 }
 
 /* All bytes of a message; false: the peer has ended. */
@@ -300,6 +500,7 @@ int main(int argc, char **argv)
 	const char *host = argc > 5 ? argv[5] : NULL;
 	uint32_t size;
 	double seconds;
+	bool waits;
 	int fd;
 
 	if (argc < 4) {
@@ -321,18 +522,14 @@ int main(int argc, char **argv)
 		close(fd);
 		return 0;
 	}
-	fd = udp_socket(host, atoi(argv[4]));
-	if (!strncmp(argv[1], "udp_bw", 6)) {
-		bool waits = !strcmp(argv[1], "udp_bw_wait");
-
-		host ? bw_client(fd, waits, size, seconds) :
-		       bw_server(fd, waits ? 100 : 0);
-	} else {
-		int flags = strcmp(argv[1], "udp_wait") ? MSG_DONTWAIT : 0;
-
-		host ? lat_client(fd, flags, size, seconds) :
-		       lat_server(fd, flags);
+	if (strncmp(argv[1], "udp_bw", 6)) {
+		lat(argv[1], size, seconds, atoi(argv[4]), host, argc > 6);
+		return 0;
 	}
+	waits = !strcmp(argv[1], "udp_bw_wait");
+	fd = udp_socket(host, atoi(argv[4]));
+	host ? bw_client(fd, waits, size, seconds) :
+	       bw_server(fd, waits ? 100 : 0);
 	close(fd);
 	return 0;
 }

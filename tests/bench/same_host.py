@@ -57,6 +57,10 @@ class Probes(probes.Probes):
     def pipe_lat(self):
         return float(self.program("two_processes", "pipe", 8, 0.2 * self.scale, side=self.both).split()[0])
 
+    def ring(self, size):
+        """Cells per second through a plain ring."""
+        return float(self.program("two_processes", "ring", size, 0.2 * self.scale, side=self.both).split()[1]) / size
+
     # --------------------------------------------------- libraries of messages
 
     def pair(self, cmd, env, options, port, host=()):
@@ -254,6 +258,7 @@ PROBES = {
     "ib_send_bw_64": ("1/s", lambda p: p.perftest("ib_send_bw", 64)),
     "ib_send_bw_64_l16": ("1/s", lambda p: p.perftest("ib_send_bw", 64, "-l", 16)),
     "ib_write_bw_64": ("1/s", lambda p: p.perftest("ib_write_bw", 64)),
+    "ring_64": ("1/s", lambda p: p.ring(64)),
     "pipe_lat": ("us", lambda p: p.pipe_lat()),
     "ib_send_lat_e": ("us", lambda p: p.perftest("ib_send_lat", 8, "-e")),
     "all_to_all_2": ("1/s", lambda p: p.all_to_all(2)),
@@ -301,6 +306,8 @@ TABLE = [
     ("ib_send_bw 64 KiB", "ib_send_bw_64k", LEAST, 0.8, "vm_write_64k"),
     ("ib_send_bw 64 B", "ib_send_bw_64", LEAST, 5e6, None),
     ("ib_send_bw 64 B -l 16", "ib_send_bw_64_l16", LEAST, 8e6, None),
+    ("ib_send_bw 64 B", "ib_send_bw_64", LEAST, 0.25, "ring_64"),
+    ("ib_send_bw 64 B -l 16", "ib_send_bw_64_l16", LEAST, 0.5, "ring_64"),
     ("ib_write_bw 64 B", "ib_write_bw_64", LEAST, 1.5e6, None),
     ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.3, "pipe_lat"),
     ("two containers, ib_send_lat 8 B", "ib_send_lat_8_shared", MOST, 1.2, "ib_send_lat"),
@@ -352,7 +359,7 @@ NAMES = {
     "ucx_tag_lat": "UCX posix tag_lat", "ucx_tag_bw_64k": "UCX posix tag_bw", "ucx_put_lat": "UCX posix put_lat 8 B",
     "vm_write_lat": "process_vm_writev", "vm_read_lat": "process_vm_readv",
     "vm_write_64k": "process_vm_writev", "vm_write_1m": "process_vm_writev",
-    "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B",
+    "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B", "ring_64": "a plain ring",
     "all_to_all_2": "2 processes", "fi_shm_8": "libfabric shm", "fi_shm_64k": "libfabric shm",
     "mpi_shm_8": "UCX posix", "mpi_shm_64k": "UCX posix", "redis_lat_tcp": "TCP", "redis_rate_tcp": "TCP",
     "ib_send_lat": "in one namespace, not recorded", "ib_send_lat_64k": "in one namespace", "ib_send_bw_64k": "in one namespace",

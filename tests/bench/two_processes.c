@@ -6,10 +6,13 @@
  *   two_processes pipe SIZE SECONDS               both sleep in read(2)
  *   two_processes store SIZE SECONDS              both spin on shared memory,
  *                                                 on bytes SIZE apart
+ *   two_processes ring SIZE SECONDS               cells of SIZE bytes, one after
+ *                                                 the other through shared memory
  *
  * One-sided operations within a host are copies of the first kind, so this is
  * the least that they can take; a program that waits for events takes at least
- * what a pipe does. A store shows how far apart the two processors are: those
+ * what a pipe does. The ring is as plain as one can be, and what small messages
+ * within a host take at least. A store shows how far apart the two processors are: those
  * of a virtual machine may be one core now and two chips then. Prints
  * microseconds (the median: of a call, or one way of a ping-pong) and bytes per
  * second. The two processes run on the first and on the last processor that
@@ -20,6 +23,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +90,68 @@ static void stream(pid_t peer, int writes, char *mine, char *theirs,
 	       (double)n * PER_SAMPLE * (double)size / (t - start));
 }
 
+#define CELLS 1024
+#define WINDOW 128 /* cells on their way, as perftest's messages */
+
+/* One way only: the word at the end of a cell, which is stored last, says that it
+ * is there, and a byte on the way back that it has been taken. */
+struct ring {
+	uint8_t taken[CELLS]; /* the lap */
+	uint8_t cells[];
+};
+
+static uint32_t *ring_word(struct ring *r, size_t size, uint32_t n)
+{
+	return (void *)&r->cells[(n % CELLS + 1) * size - sizeof(uint32_t)];
+}
+
+static uint8_t ring_lap(uint32_t n)
+{
+	return (uint8_t)(n / CELLS + 1);
+}
+
+static void ring_consume(struct ring *r, size_t size, char *to)
+{
+	for (uint32_t n = 0;; n++) {
+		uint32_t *word = ring_word(r, size, n);
+
+		while (__atomic_load_n(word, __ATOMIC_ACQUIRE) != n + 1)
+			;
+		memcpy(to, &r->cells[n % CELLS * size], size);
+		__atomic_store_n(&r->taken[n % CELLS], ring_lap(n),
+				 __ATOMIC_RELEASE);
+	}
+}
+
+static void ring_produce(struct ring *r, size_t size, const char *from,
+			 double seconds)
+{
+	double start = now(), t = start, end;
+	uint32_t n = 0;
+	size_t k = 0;
+
+	for (; t < start + seconds && k < SAMPLES; k++) {
+		for (uint32_t until = n + CELLS; n != until; n++) {
+			const uint32_t old = n - WINDOW;
+
+			while (n >= WINDOW &&
+			       __atomic_load_n(&r->taken[old % CELLS],
+					       __ATOMIC_ACQUIRE) !=
+				       ring_lap(old))
+				;
+			memcpy(&r->cells[n % CELLS * size], from,
+			       size - sizeof(uint32_t));
+			__atomic_store_n(ring_word(r, size, n), n + 1,
+					 __ATOMIC_RELEASE);
+		}
+		end = now();
+		samples[k] = (float)((end - t) / CELLS * 1e6);
+		t = end;
+	}
+	printf("%.4f %.0f\n", median(k),
+	       (double)n * (double)size / (t - start));
+}
+
 /* How a ping-pong sends and waits. */
 struct player {
 	size_t size;
@@ -95,6 +161,7 @@ struct player {
 	char *theirs;
 	/* pipe */
 	int from, to;
+	struct ring *ring;
 };
 
 static void vm_send(struct player *p, char mark)
@@ -187,10 +254,25 @@ static void other(const struct game *g, struct player *p, pid_t parent,
 	pin(0);
 	if (getppid() != parent || write(ready, &byte, 1) != 1)
 		exit(1);
+	if (p->ring)
+		ring_consume(p->ring, p->size, p->in);
 	if (g)
 		answer(g, p);
 	for (;;)
 		pause();
+}
+
+static struct ring *ring_create(size_t size)
+{
+	struct ring *r;
+
+	if (size % 8 || size > 4096)
+		exit(2);
+	r = mmap(NULL, sizeof(*r) + CELLS * size, PROT_READ | PROT_WRITE,
+		 MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+	if (r == MAP_FAILED)
+		fail("mmap");
+	return r;
 }
 
 int main(int argc, char **argv)
@@ -214,6 +296,8 @@ int main(int argc, char **argv)
 		g = &pipe_game;
 	else if (!strcmp(argv[1], "store"))
 		g = &store_game;
+	else if (!strcmp(argv[1], "ring"))
+		p.ring = ring_create(p.size);
 	else if (!writes && strcmp(argv[1], "vm_read"))
 		return 2;
 	seconds = atof(argv[3]);
@@ -244,7 +328,9 @@ int main(int argc, char **argv)
 	pin(1);
 	if (read(ready[0], &byte, 1) != 1)
 		fail("read");
-	if (g)
+	if (p.ring)
+		ring_produce(p.ring, p.size, p.out, seconds);
+	else if (g)
 		ask(g, &p, seconds);
 	else
 		stream(child, writes, p.out, p.in, p.size, seconds);

@@ -1,8 +1,9 @@
 """The wire: what goes by UDP port 4791, beside UDP and TCP on the same machine.
 
 On the loopback interface (--wire) and between two namespaces. A ping-pong is
-compared with one of UDP in the same placement, one way; a read, which is there
-and back, with both ways. Streams are compared with one of TCP, and with one of
+compared with one of UDP in the same placement, one way, and with one that makes
+our system calls and nothing else; a read, which is there and back, with both
+ways. Streams are compared with one of TCP, and with one of
 UDP that has packets as large as ours but neither headers nor a CRC. Programs
 that wait for events are compared with a UDP ping-pong that sleeps in recv(2), and
 so are programs that poll where others compute on the same processors.
@@ -66,6 +67,8 @@ PROBES = {
     "store": ("us", lambda p: p.at("wire").store()),
     **{f"{name}_{place}": ("us", measure(place)) for place in ("wire", "netns") for name, measure in {
         "udp_lat": lambda at: lambda p: p.at(at).udp_lat(),
+        "udp_wire_ack": lambda at: lambda p: p.at(at).udp_wire(),
+        "udp_wire": lambda at: lambda p: p.at(at).udp_wire(ack=False),
         "ib_send_lat": lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8),
         "ib_write_lat": lambda at: lambda p: p.at(at).perftest("ib_write_lat", 8),
         "ib_send_lat_recorded": lambda at: lambda p: p.at(at).recorded("ib_send_lat", 8),
@@ -102,6 +105,10 @@ TABLE = [
     *((f"ib_{op}_lat 8 B, {WHERE[place]}", f"ib_{op}_lat_{place}", MOST, bound, f"{beside}_{place}")
       for place in ("wire", "netns")
       for op, bound, beside in (("send", 1.5, "udp_lat"), ("write", 2.0, "udp_lat"), ("read", 1.5, "udp_trip"))),
+    *(row for place in ("wire", "netns") for row in (
+        (f"ib_send_lat 8 B, {WHERE[place]}", f"ib_send_lat_{place}", MOST, 1.2, f"udp_wire_ack_{place}"),
+        (f"its system calls, {WHERE[place]}", f"udp_wire_ack_{place}", MOST, 1.2, f"udp_lat_{place}"),
+        (f"those without an ACK, {WHERE[place]}", f"udp_wire_{place}", MOST, 1.2, f"udp_lat_{place}"))),
     *((f"ib_send_lat 8 B, {WHERE[place]}, recorded", f"ib_send_lat_recorded_{place}", MOST, 1.15, f"ib_send_lat_{place}")
       for place in ("wire", "netns")),
     *((f"ib_{op}_bw {title}", f"ib_{op}_bw_{size}", LEAST, bound, f"{beside}_{size}")
@@ -121,6 +128,7 @@ TABLE = [
 ]
 NAMES = {
     **{f"udp_lat_{p}": "UDP" for p in ("wire", "netns")},
+    **{f"udp_wire_ack_{p}": "its system calls" for p in ("wire", "netns")},
     **{f"udp_trip_{p}": "UDP, both ways" for p in ("wire", "netns")},
     **{f"tcp_bw_{size}": "TCP" for size in SIZES},
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
