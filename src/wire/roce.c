@@ -41,6 +41,8 @@ int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len)
 		.ack_req = p[8] & 0x80,
 		.psn = get_be24(p + 9),
 	};
+	if (op->hdr_len == ROCE_BTH_LEN)
+		return ROCE_BTH_LEN;
 	p += ROCE_BTH_LEN;
 
 	if (op->flags & ROCE_F_XRCETH) {
@@ -87,14 +89,15 @@ size_t roce_encode(const struct roce_hdr *h, uint8_t *p)
 {
 	const struct roce_opcode *op = roce_opcode(h->opcode);
 
-	p[0] = h->opcode;
-	p[1] = (uint8_t)((h->solicited ? 0x80 : 0) | (h->mig_req ? 0x40 : 0) |
-			 (h->pad & 3) << 4 | (h->tver & 0x0f));
-	put_be16(p + 2, h->pkey);
-	p[4] = (uint8_t)((h->fecn ? 0x80 : 0) | (h->becn ? 0x40 : 0));
-	put_be24(p + 5, h->dest_qpn);
-	p[8] = h->ack_req ? 0x80 : 0;
-	put_be24(p + 9, h->psn);
+	put_be32(p, (uint32_t)h->opcode << 24 | (uint32_t)h->solicited << 23 |
+			    (uint32_t)h->mig_req << 22 |
+			    (h->pad & 3u) << 20 | (h->tver & 0x0fu) << 16 |
+			    h->pkey);
+	put_be32(p + 4, (uint32_t)h->fecn << 31 | (uint32_t)h->becn << 30 |
+				(h->dest_qpn & 0xffffff));
+	put_be32(p + 8, (uint32_t)h->ack_req << 31 | (h->psn & PSN_MASK));
+	if (op->hdr_len == ROCE_BTH_LEN)
+		return ROCE_BTH_LEN;
 	if (h->opcode == ROCE_CNP)
 		memset(p + ROCE_BTH_LEN, 0, op->hdr_len - ROCE_BTH_LEN);
 	p += ROCE_BTH_LEN;
