@@ -149,8 +149,6 @@ __attribute__((noinline)) static void rx_turn(struct rx_round *r,
 	const uint32_t qpn = pkt->h.dest_qpn;
 	struct engine_qp *qp = r->cur;
 
-	if (!r->now && roce_rx_timed(pkt))
-		r->now = clock_ns();
 	if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
 		rx_special(r, pkt);
 		return;
@@ -172,10 +170,8 @@ void rx_packet(void *round, const struct roce_rx *pkt)
 	const uint32_t qpn = pkt->h.dest_qpn;
 	struct engine_qp *qp = r->cur;
 
-	if (!r->now && roce_rx_timed(pkt)) {
-		rx_turn(r, pkt);
-		return;
-	}
+	if (!r->now && roce_rx_timed(pkt))
+		r->now = clock_ns();
 	if (!qp) {
 		qp = qpn - 2 < ROCE_MULTICAST_QPN - 2 ?
 			     engine_qp_find(r->e, qpn) :

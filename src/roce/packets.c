@@ -143,6 +143,18 @@ pkey_differs(struct roce_qp *qp, const struct roce_rx *pkt)
 				      ud ? pkt->h.src_qpn : qp->dest_qpn);
 }
 
+static inline void request_comes(struct roce_qp *qp, const struct roce_rx *pkt,
+				 uint64_t now_ns)
+{
+	if (now_ns)
+		qp->rsp.asked_ns = now_ns;
+	/*
+	 * rxe, which never sets MigReq, forgets what its program posts while an
+	 * ACK comes in (Linux 6.1 and 6.12).
+	 */
+	qp->rsp.ack_first = !pkt->h.mig_req && !pkt->host;
+}
+
 __attribute__((noinline)) static void
 rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
@@ -179,27 +191,30 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	} else if (qp->base.type == IBV_QPT_XRC_SEND) {
 		roce_drop(qp, ROCE_DROP_OPCODE);
 	} else {
-		if (now_ns)
-			qp->rsp.asked_ns = now_ns;
-		/*
-		 * rxe, which never sets MigReq, forgets what its program posts
-		 * while an ACK comes in (Linux 6.1 and 6.12).
-		 */
-		qp->rsp.ack_first = !pkt->h.mig_req && !pkt->host;
+		request_comes(qp, pkt, now_ns);
 		rsp_rx(qp, pkt);
 	}
 }
 
+/* Whether the header, path and mark of one from another host ask for no more than
+ * to be carried out; nor is there anything kept that it may be in front of. */
+static inline bool is_plain(const struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	return !pkt->ecn_ce && !pkt->h.tver && pkey_matches(pkt->h.pkey) &&
+	       same_path(pkt, &qp->path, qp->path_hash) && !qp->rsp.reorder;
+}
+
 /*
- * Whether a packet is what most within the host are, and passes all checks: a
- * link there carries neither P_Key nor version. False is always allowed.
+ * Whether a packet is what most are, and passes all checks: a link within the host
+ * carries neither P_Key nor version. False is always allowed.
  */
 static inline bool is_small_send(const struct roce_qp *qp,
 				 const struct roce_rx *pkt)
 {
-	return pkt->h.opcode == (ROCE_RC | ROCE_SEND_ONLY) && pkt->host &&
-	       pkt->path_hash == qp->path_hash && qp->base.type == IBV_QPT_RC &&
-	       qp->base.state == IBV_QPS_RTS;
+	return pkt->h.opcode == (ROCE_RC | ROCE_SEND_ONLY) &&
+	       qp->base.type == IBV_QPT_RC && qp->base.state == IBV_QPS_RTS &&
+	       (pkt->host ? pkt->path_hash == qp->path_hash :
+			    is_plain(qp, pkt));
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
@@ -210,8 +225,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 	qp->stats.rx_pkts++;
 	qp->stats.rx_bytes += pkt->len;
-	if (now_ns)
-		qp->rsp.asked_ns = now_ns;
+	request_comes(qp, pkt, now_ns);
 	rsp_rx_send(qp, pkt);
 }
 
@@ -390,14 +404,6 @@ void roce_tx_wait(struct roce_qp *qp, uint64_t until_ns)
 bool roce_tx_busy(const struct roce_qp *qp)
 {
 	return qp->busy;
-}
-
-bool roce_is_idle(const struct roce_qp *qp)
-{
-	return qp->base.sq.nxt == qp->base.sq.tail && !rsp_ready(qp) &&
-	       !probe_is_due(&qp->req) &&
-	       !(qp->busy | qp->pace.next_ns | qp->req.timer_ns |
-		 qp->req.rnr_until_ns);
 }
 
 uint64_t roce_deadline(const struct roce_qp *qp)
