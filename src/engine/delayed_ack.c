@@ -7,7 +7,8 @@
  * (roce_ack_hold()), the QP is on a list instead. What it posts takes the ACK
  * along. If it posts nothing, the first of these sends the ACK: a program that
  * polls again, or is about to sleep; or the thread, DELAYED_ACK_NS later, or when it
- * ticks (poller.h).
+ * ticks (poller.h). A QP whose ACK has left stays on the list for its next one, as
+ * long as none waits there in vain.
  */
 #include "engine_internal.h"
 
@@ -29,10 +30,13 @@ static void sleeps_past(const struct rx_round *r)
 		thread_wake(e);
 }
 
-/* The list has a reference. */
+/*
+ * The list has a reference. Whoever takes a QP off clears is_held before he tries
+ * its lock, which the caller has: then he puts it back.
+ */
 static void put_on_list(struct engine *e, struct engine_qp *qp, uint64_t now)
 {
-	if (atomic_exchange(&qp->is_held, true))
+	if (atomic_load(&qp->is_held) || atomic_exchange(&qp->is_held, true))
 		return;
 	engine_qp_get(qp);
 	qp->held = atomic_load(&e->held);
@@ -45,9 +49,19 @@ static void put_on_list(struct engine *e, struct engine_qp *qp, uint64_t now)
 
 bool delayed_ack_hold(struct rx_round *r, struct engine_qp *qp)
 {
+	struct engine *e = r->e;
+
 	if (!qp->ops->hold(qp))
 		return false;
-	put_on_list(r->e, qp, r->now);
+	if (!qp->ack_waits) {
+		qp->ack_waits = true;
+		if (!atomic_load(&e->acks))
+			atomic_store(&e->held_until, r->now + DELAYED_ACK_NS);
+		atomic_fetch_add(&e->acks, 1);
+		atomic_store_explicit(&e->held_seen, false,
+				      memory_order_relaxed);
+	}
+	put_on_list(e, qp, r->now);
 	sleeps_past(r);
 	return true;
 }

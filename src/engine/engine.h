@@ -119,8 +119,10 @@ struct engine {
 
 	_Atomic(struct engine_qp *) starved; /* send.c: QPs without room */
 
-	/* delayed_ack.c: QPs whose ACK waits for an answer, and how long the first. */
+	/* delayed_ack.c: QPs whose ACK waits for an answer, or did a moment ago; how
+	 * many do, and how long the first. */
 	_Atomic(struct engine_qp *) held;
+	_Atomic uint32_t acks;
 	_Atomic uint64_t held_until;
 	_Atomic bool held_seen; /* a program has polled since */
 
@@ -215,6 +217,15 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 /* Whether the link had no room for qp's last packet, and has none yet: then it
  * is flushed when there is. qp's lock is held. */
 bool engine_starved(struct engine_qp *qp);
+/* qp, whose lock is held, has sent what it had: whether its ACK still waits for an
+ * answer. */
+static inline void engine_ack_waits(struct engine_qp *qp, bool waits)
+{
+	if (qp->ack_waits && !waits) {
+		qp->ack_waits = false;
+		atomic_fetch_sub(&qp->engine->acks, 1);
+	}
+}
 /* Whether a process of this host has qpn, at the end of path; and whether that is
  * suspended with a seat. */
 bool engine_is_of_host(const struct engine *e, uint32_t qpn,

@@ -80,9 +80,8 @@ void delayed_ack_end(struct engine *e);
 /* A program is about to sleep: those that wait send their ACKs. */
 static inline void delayed_ack_release(struct engine *e)
 {
-	if (__builtin_expect(atomic_load_explicit(&e->held,
-						  memory_order_relaxed) != NULL,
-			     0))
+	if (__builtin_expect(
+		    atomic_load_explicit(&e->acks, memory_order_relaxed), 0))
 		delayed_ack_release_all(e, clock_ns());
 }
 /*
@@ -91,9 +90,8 @@ static inline void delayed_ack_release(struct engine *e)
  */
 static inline void delayed_ack_polled(struct engine *e)
 {
-	if (__builtin_expect(atomic_load_explicit(&e->held,
-						  memory_order_relaxed) == NULL,
-			     1))
+	if (__builtin_expect(
+		    !atomic_load_explicit(&e->acks, memory_order_relaxed), 1))
 		return;
 	if (atomic_load_explicit(&e->held_seen, memory_order_relaxed))
 		delayed_ack_release_all(e, clock_ns());
@@ -104,13 +102,13 @@ static inline void delayed_ack_polled(struct engine *e)
 /* The same if they have waited for long. */
 static inline void delayed_ack_expire(struct engine *e, uint64_t now)
 {
-	if (atomic_load(&e->held) && now >= atomic_load(&e->held_until))
+	if (atomic_load(&e->acks) && now >= atomic_load(&e->held_until))
 		delayed_ack_release_all(e, now);
 }
 /* When that is due; UINT64_MAX: never. */
 static inline uint64_t delayed_ack_next(const struct engine *e)
 {
-	return atomic_load(&e->held) ? atomic_load(&e->held_until) : UINT64_MAX;
+	return atomic_load(&e->acks) ? atomic_load(&e->held_until) : UINT64_MAX;
 }
 
 /*

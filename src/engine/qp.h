@@ -78,6 +78,7 @@ struct engine_qp {
 	_Atomic bool is_starved; /* it is on that list */
 	struct engine_qp *held; /* delayed_ack.c: the next that waits */
 	_Atomic bool is_held; /* it is on that list */
+	bool ack_waits; /* under lock: counted in engine.acks */
 	_Atomic unsigned
 		kill_line; /* by this line of a script (hooks/faults.h), or 0 */
 	struct link

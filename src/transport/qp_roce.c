@@ -170,6 +170,7 @@ static void qp_roce_flush(struct qp *core, uint64_t now, bool all)
 		qp_roce_flush_on(core, now, all);
 	else
 		follow_deadline(qp, now);
+	engine_ack_waits(&qp->sched, roce_ack_held(r));
 }
 
 /* What has just been posted: mostly a small message, and that is all. */

@@ -90,9 +90,8 @@ size_t roce_encode(const struct roce_hdr *h, uint8_t *p)
 	const struct roce_opcode *op = roce_opcode(h->opcode);
 
 	put_be32(p, (uint32_t)h->opcode << 24 | (uint32_t)h->solicited << 23 |
-			    (uint32_t)h->mig_req << 22 |
-			    (h->pad & 3u) << 20 | (h->tver & 0x0fu) << 16 |
-			    h->pkey);
+			    (uint32_t)h->mig_req << 22 | (h->pad & 3u) << 20 |
+			    (h->tver & 0x0fu) << 16 | h->pkey);
 	put_be32(p + 4, (uint32_t)h->fecn << 31 | (uint32_t)h->becn << 30 |
 				(h->dest_qpn & 0xffffff));
 	put_be32(p + 8, (uint32_t)h->ack_req << 31 | (h->psn & PSN_MASK));

@@ -405,7 +405,7 @@ static void message(const struct kind *k, int counted)
 	counting = counted == REFILL;
 	post_recv(b, k->list);
 	counting = false;
-	if (atomic_load(&to_ctx(ctx)->engine->held)) {
+	if (atomic_load(&to_ctx(ctx)->engine->acks)) {
 		poll_cq(b, 0);
 		poll_cq(b, 0);
 	}
