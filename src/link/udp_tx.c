@@ -630,9 +630,8 @@ static bool send_short(struct udp *u, struct udp_route *at,
 		m.msg_controllen = put_segment(at, size);
 	}
 	if (u->registry)
-		slot = registry_route(
-			u->registry, qpn, &at->path.dgid,
-			udp_scope(&at->path.dgid, at->path.sgid_scope));
+		slot = registry_route(u->registry, qpn, &at->path.dgid,
+				      at->scope);
 	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
 		return false;
 	if (slot >= 0 && is_ack(p->h))
