@@ -223,9 +223,9 @@ static int owner_of(struct udp *u, struct datagram *d, uint32_t qpn)
 		d->owner = registry_owner(u->registry, qpn);
 		/* We do receive there. */
 		if (d->owner != (int)u->slot)
-			d->owner = registry_route(u->registry, qpn,
-						  &d->sock->gid,
-						  d->sock->scope);
+			d->owner =
+				registry_route(u->registry, qpn, &d->sock->gid,
+					       d->sock->scope);
 	}
 	return d->owner;
 }

@@ -155,8 +155,9 @@ class Probes:
         """us one way; both ends spin"""
         return float(self.reference("tcp_lat", size)[0])
 
-    def udp_bw(self, size):
-        return float(self.reference("udp_bw", size)[0])
+    def udp_bw(self, size, crc=False):
+        """crc: both ends also copy and sum it, as ours do."""
+        return float(self.reference("udp_bw_crc" if crc else "udp_bw", size)[0])
 
     def tcp_bw(self, size):
         """One stream of writes of this size, as iperf3 has it."""

@@ -11,6 +11,8 @@
  *   reference tcp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference udp_bw_wait ...                       the same on one processor
+ *   reference udp_bw_crc ...                        both ends copy each segment once
+ *                                                   more, and compute its CRC
  *   reference memcpy SIZE SECONDS
  *
  * Prints microseconds one way (median) and the number of round trips, or bytes
@@ -19,6 +21,8 @@
  * the last datagram, or at the end of the TCP connection.
  */
 #include "measure.h"
+
+#include "wire/crc.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -418,9 +422,22 @@ static void tcp_lat_client(int fd, size_t size, double seconds)
 	print_trips(n);
 }
 
-static void bw_server(int fd, int timeout_ms)
+/* What is done with the payload beside the kernel's copies. */
+static void copy_and_sum(char *to, const char *from, size_t len,
+			 uint32_t segment)
 {
-	static char buf[65536];
+	for (size_t at = 0; at < len; at += segment) {
+		const size_t n = len - at < segment ? len - at : segment;
+
+		memcpy(to + at, from + at, n);
+		crc32_gzip_refl(0, (uint8_t *)to + at, n);
+		crc_done(n);
+	}
+}
+
+static void bw_server(int fd, int timeout_ms, uint32_t summed)
+{
+	static char buf[65536], copy[65536];
 	double first = 0, last = now() + 10, bytes = 0;
 	int on = 1;
 
@@ -438,14 +455,19 @@ static void bw_server(int fd, int timeout_ms)
 		last = now();
 		if (first <= 0)
 			first = last;
+		if (summed)
+			copy_and_sum(copy, buf, (size_t)n, summed);
 		bytes += (double)n;
 	}
 	printf("%.0f\n", last > first ? bytes / (last - first) : 0);
 }
 
-static void bw_client(int fd, bool yields, uint32_t segment, double seconds)
+static void bw_client(int fd, const char *kind, uint32_t segment,
+		      double seconds)
 {
-	static char buf[65536];
+	static char buf[65536], from[65536];
+	const bool yields = !strcmp(kind, "udp_bw_wait");
+	const bool summed = !strcmp(kind, "udp_bw_crc");
 	uint32_t batch = MAX_BATCH / segment;
 	double end = now() + seconds;
 	char control[CMSG_SPACE(sizeof(uint16_t))] = { 0 };
@@ -463,6 +485,8 @@ static void bw_client(int fd, bool yields, uint32_t segment, double seconds)
 	c->cmsg_len = CMSG_LEN(sizeof(gso));
 	memcpy(CMSG_DATA(c), &gso, sizeof(gso));
 	while (now() < end) {
+		if (summed)
+			copy_and_sum(buf, from, iov.iov_len, segment);
 		if (sendmsg(fd, &msg, 0) < 0 && errno != EAGAIN &&
 		    errno != ENOBUFS && errno != ECONNREFUSED)
 			fail("sendmsg");
@@ -500,7 +524,6 @@ int main(int argc, char **argv)
 	const char *host = argc > 5 ? argv[5] : NULL;
 	uint32_t size;
 	double seconds;
-	bool waits;
 	int fd;
 
 	if (argc < 4) {
@@ -526,10 +549,12 @@ int main(int argc, char **argv)
 		lat(argv[1], size, seconds, atoi(argv[4]), host, argc > 6);
 		return 0;
 	}
-	waits = !strcmp(argv[1], "udp_bw_wait");
 	fd = udp_socket(host, atoi(argv[4]));
-	host ? bw_client(fd, waits, size, seconds) :
-	       bw_server(fd, waits ? 100 : 0);
+	if (host)
+		bw_client(fd, argv[1], size, seconds);
+	else
+		bw_server(fd, strcmp(argv[1], "udp_bw_wait") ? 0 : 100,
+			  strcmp(argv[1], "udp_bw_crc") ? 0 : size);
 	close(fd);
 	return 0;
 }

@@ -58,9 +58,9 @@ class Probes:
         with self.neighbours() as p:
             return measure(p)
 
-    def udp_bw(self):
+    def udp_bw(self, crc=False):
         p = self.at("netns")
-        return p.udp_bw(p.mtu() + HEADERS)
+        return p.udp_bw(p.mtu() + HEADERS, crc)
 
 
 PROBES = {
@@ -77,6 +77,7 @@ PROBES = {
     }.items()},
     **{f"{name}_{size}": ("B/s", measure(n)) for size, n in SIZES.items() for name, measure in {
         "udp_bw": lambda n: lambda p: p.udp_bw(),
+        "udp_bw_crc": lambda n: lambda p: p.udp_bw(crc=True),
         "ib_write_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_write_bw", n),
         "ib_read_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_read_bw", n),
         "ib_send_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_send_bw", n),
@@ -114,6 +115,8 @@ TABLE = [
     *((f"ib_{op}_bw {title}", f"ib_{op}_bw_{size}", LEAST, bound, f"{beside}_{size}")
       for size, title in (("64k", "64 KiB"), ("1m", "1 MiB")) for op in ("write", "read", "send")
       for bound, beside in ((1.0, "tcp_bw"), (0.6, "udp_bw"))),
+    ("ib_send_bw 64 KiB", "ib_send_bw_64k", LEAST, 0.8, "udp_bw_crc_64k"),
+    ("UDP, copied and summed", "udp_bw_crc_64k", LEAST, 0.6, "udp_bw_64k"),
     ("ib_send_bw 64 B", "ib_send_bw_64", LEAST, 1e6, None),
     ("ib_send_bw 64 B -l 16", "ib_send_bw_64_l16", LEAST, 1.5e6, None),
     *((f"{title}, {where}", f"{name}_{place}", how, bound, f"{beside}_{place}")
@@ -132,6 +135,7 @@ NAMES = {
     **{f"udp_trip_{p}": "UDP, both ways" for p in ("wire", "netns")},
     **{f"tcp_bw_{size}": "TCP" for size in SIZES},
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
+    "udp_bw_crc_64k": "UDP, copied and summed",
     **{f"{name}_{p}": "UDP that waits" for p in ("netns", "one") for name in ("udp_wait", "switches_udp")},
     "udp_wait_busy": "UDP that waits",
     **{f"ib_send_lat_{p}": "without --trace" for p in ("wire", "netns")},
