@@ -12,60 +12,40 @@
 #include <errno.h>
 #include <string.h>
 
-/* Of a packet without its payload. */
-static inline size_t packet_head_size(const struct roce_hdr *h)
-{
-	return (size_t)roce_opcode(h->opcode)->hdr_len + h->pad + ROCE_ICRC_LEN;
-}
-
 /* From BTH to ICRC. */
 static inline size_t packet_size(const struct roce_pkt *p)
 {
-	return packet_head_size(&p->h) + p->payload;
+	return (size_t)roce_opcode(p->h.opcode)->hdr_len + p->payload +
+	       p->h.pad + ROCE_ICRC_LEN;
 }
 
-/* What is put together to a packet. */
-struct packet_parts {
-	const struct roce_hdr *h;
-	const struct iovec *iov; /* its payload */
-	size_t niov;
-	size_t size; /* of the packet, BTH to ICRC */
-	bool damaged;
-};
-
-static inline struct packet_parts packet_parts(const struct roce_batch *b,
-					       const struct roce_pkt *p)
+/* Puts a packet of a batch together at out, all but its ICRC. Returns 0, or EFAULT
+ * as sendmsg(2) does: the program's memory is not there. */
+static inline int packet_put(const struct roce_batch *b,
+			     const struct roce_pkt *p, uint8_t *out)
 {
-	return (struct packet_parts){ &p->h, &b->data.iov[p->iov], p->niov,
-				      packet_size(p), p->damaged };
-}
-
-/* Puts it together at out, all but its ICRC. Returns 0, or EFAULT as sendmsg(2)
- * does: the program's memory is not there. */
-static inline int packet_put(const struct packet_parts *p, uint8_t *out)
-{
-	const struct iovec *v = p->iov, *end = v + p->niov;
-	size_t len = roce_encode(p->h, out);
+	const struct iovec *v = &b->data.iov[p->iov], *end = v + p->niov;
+	size_t len = roce_encode(&p->h, out);
 
 	for (; v != end; v++) {
 		if (guard_copy(out + len, v->iov_base, v->iov_len, v->iov_base))
 			return EFAULT;
 		len += v->iov_len;
 	}
-	for (unsigned i = 0; i < p->h->pad; i++)
+	for (unsigned i = 0; i < p->h.pad; i++)
 		out[len++] = 0;
-	assert(len + ROCE_ICRC_LEN == p->size);
+	assert(len + ROCE_ICRC_LEN == packet_size(p));
 	return 0;
 }
 
-/* And that: crc is its state in front of the BTH. */
-static inline void packet_put_icrc(const struct packet_parts *p, uint32_t crc,
-				   uint8_t *out)
+/* And that: crc is its state in front of the BTH, size the packet's with it. */
+static inline void packet_put_icrc(uint32_t crc, uint8_t *out, size_t size,
+				   bool damaged)
 {
-	uint8_t *end = out + p->size - ROCE_ICRC_LEN;
+	uint8_t *end = out + size - ROCE_ICRC_LEN;
 
 	crc = icrc_bth_own(crc, out, (size_t)(end - out));
-	icrc_put(end, p->damaged ? ~crc : crc);
+	icrc_put(end, damaged ? ~crc : crc);
 }
 
 /* Errors that will pass: the packet is not taken. */

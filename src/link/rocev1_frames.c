@@ -228,9 +228,10 @@ static struct sockaddr_ll destination(const struct rocev1 *v,
 }
 
 /* Returns 0 or EFAULT. */
-static int frame_put(const struct packet_parts *p, const struct roce_path *path,
-		     uint8_t *out)
+static int frame_put(const struct roce_batch *b, const struct roce_pkt *p,
+		     size_t size, uint8_t *out)
 {
+	const struct roce_path *path = p->path;
 	uint8_t hops = path->hop_limit ? path->hop_limit : DEFAULT_HOPS;
 
 	grh_put(out, &(struct grh){ .sgid = path->sgid,
@@ -238,10 +239,10 @@ static int frame_put(const struct packet_parts *p, const struct roce_path *path,
 				    .flow_label = path->flow_label,
 				    .tclass = path->tclass,
 				    .hop_limit = hops,
-				    .pay_len = (uint16_t)p->size });
-	if (packet_put(p, out + GRH_LEN))
+				    .pay_len = (uint16_t)size });
+	if (packet_put(b, p, out + GRH_LEN))
 		return EFAULT;
-	packet_put_icrc(p, icrc_grh(out), out + GRH_LEN);
+	packet_put_icrc(icrc_grh(out), out + GRH_LEN, size, p->damaged);
 	return 0;
 }
 
@@ -308,17 +309,17 @@ static int gather(struct rocev1 *v, struct frames *f, const struct order *o,
 	f->n = 0;
 	for (; f->next < o->to - o->from && f->n < ROCEV1_FRAMES; f->next++) {
 		const struct roce_pkt *p = nth(o, f->next);
-		const struct packet_parts parts = packet_parts(o->b, p);
+		const size_t size = packet_size(p);
 		uint8_t *out = buf + f->n * ROCEV1_FRAME;
 
 		if (loss_draw(&v->loss)) {
 			ROCEV1_COUNT(v, tx_dropped, 1);
 			continue;
 		}
-		assert(GRH_LEN + parts.size <= ROCEV1_FRAME);
-		if (frame_put(&parts, p->path, out))
+		assert(GRH_LEN + size <= ROCEV1_FRAME);
+		if (frame_put(o->b, p, size, out))
 			return EFAULT;
-		frame_add(v, f, p, out, GRH_LEN + parts.size);
+		frame_add(v, f, p, out, GRH_LEN + size);
 	}
 	return 0;
 }

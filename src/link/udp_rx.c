@@ -470,8 +470,6 @@ malformed:
 	return 0;
 }
 
-#define ACK_LEN (ROCE_BTH_LEN + 4 + ROCE_ICRC_LEN) /* with an AETH */
-
 /*
  * Whether a datagram is a request and an acknowledgement that has waited for it
  * (engine/delayed_ack.c), so that the peer's program has answered what the
@@ -480,7 +478,7 @@ malformed:
  */
 static bool is_answer(const struct datagram *d)
 {
-	return d->len == d->segment + ACK_LEN &&
+	return d->len == d->segment + ROCE_ACK_LEN &&
 	       d->data[d->segment] == (ROCE_RC | ROCE_ACK) &&
 	       (roce_opcode(d->data[0])->flags & ROCE_F_REQUEST);
 }
@@ -494,7 +492,7 @@ static unsigned deliver_second(struct udp *u, struct rx *rx, link_rx_fn *fn,
 	unsigned n;
 
 	d->next_id = (uint16_t)(id + 1);
-	n = packet_deliver(u, rx, d->data + d->segment, ACK_LEN, fn, arg);
+	n = packet_deliver(u, rx, d->data + d->segment, ROCE_ACK_LEN, fn, arg);
 	d->next_id = id;
 	d->len = d->segment;
 	return n;

@@ -285,19 +285,14 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	return n;
 }
 
-/* Puts a packet together at out, ICRC included. Returns 0 or EFAULT. */
-static int packet_flatten(struct udp_route *r, const struct tx_sock *sock,
-			  const struct packet_parts *p, uint16_t ip_id,
-			  uint8_t *out)
+/* Ends a packet that has been put together at out with its ICRC. */
+static void finish(struct udp_route *r, const struct tx_sock *sock,
+		   uint16_t ip_id, uint8_t *out, size_t size, bool damaged)
 {
-	uint32_t crc;
-
-	if (packet_put(p, out))
-		return EFAULT;
-	crc = icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
-			       sock->port, ROCE_UDP_PORT, p->size, ip_id);
-	packet_put_icrc(p, crc, out);
-	return 0;
+	packet_put_icrc(icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
+					 sock->port, ROCE_UDP_PORT, size,
+					 ip_id),
+			out, size, damaged);
 }
 
 /* control_len: of the route's control data */
@@ -480,7 +475,6 @@ static int send_packets(struct udp *u, const struct route *r,
 	const size_t bytes = run_bytes(run, first, n);
 	struct iovec iov[MAX_IOV];
 	size_t niov = 0, at = 0;
-	struct packet_parts parts;
 	int err;
 
 	for (size_t k = 0; k < n; k++) {
@@ -490,11 +484,11 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
-		parts = packet_parts(run->b, p);
-		err = packet_flatten(r->at, run->sock, &parts, (uint16_t)k,
-				     buf + at);
+		err = packet_put(run->b, p, buf + at);
 		if (err)
 			return err;
+		finish(r->at, run->sock, (uint16_t)k, buf + at, packet_size(p),
+		       p->damaged);
 		at += run->size;
 	}
 	if (buf)
@@ -579,6 +573,13 @@ static bool is_ack(const struct roce_hdr *h)
 
 #define SHORT_RUN 512 /* bytes */
 
+/* A packet, and an ACK behind it perhaps, as they leave. */
+struct short_run {
+	/* Where 8 bytes behind the headers lie within a cache line. */
+	_Alignas(64) uint8_t buf[SHORT_RUN];
+	size_t size, ack; /* of each, ICRC included; 0: there is none */
+};
+
 /* Behind what set_path() has put there, for runs without a flow label. */
 static size_t put_segment(struct udp_route *at, size_t bytes)
 {
@@ -592,22 +593,28 @@ static size_t put_segment(struct udp_route *at, size_t bytes)
 	return at->control_len + CMSG_SPACE(sizeof(segment));
 }
 
+/* Whether a short packet goes where the last one went, and nobody is to see it. */
+static bool is_short_way(const struct udp *u, const struct udp_route *at,
+			 const struct roce_path *path, uint32_t qpn)
+{
+	return at->known && same_path(&at->path, path) && qpn != 1 &&
+	       at->control_len == at->plain_len && !u->cfg.pcap &&
+	       u->cfg.loss <= 0;
+}
+
 /*
  * The same for what most small messages are, in fewer instructions: a short
- * packet, or one and the ACK behind it, to where the last one went, at port 4791.
- * False: nothing was sent, and it is for send_by(), which finds out why if it
- * cannot be sent at all.
+ * packet, or one and the ACK behind it, to where the last one went, at port 4791,
+ * which are put together but for their ICRCs. False: nothing was sent, and it is
+ * for send_by(), which finds out why if it cannot be sent at all.
  */
-static bool send_short(struct udp *u, struct udp_route *at,
-		       const struct roce_path *path, uint32_t hash,
-		       const struct packet_parts *p, size_t n)
+static bool send_short(struct udp *u, struct udp_route *at, uint32_t hash,
+		       uint32_t qpn, struct short_run *run)
 {
-	const size_t size = p->size, bytes = n == 2 ? size + p[1].size : size;
-	const uint32_t qpn = p->h->dest_qpn;
+	struct tx_sock *sock = &u->tx[at->v4][hash % TX_POOL];
+	const size_t size = run->size, bytes = size + run->ack;
 	const int64_t cost = (int64_t)bytes + DATAGRAM_COST;
-	/* Where 8 bytes behind the headers lie within a cache line. */
-	_Alignas(64) uint8_t buf[SHORT_RUN];
-	struct iovec iov = { buf, bytes };
+	struct iovec iov = { run->buf, bytes };
 	struct msghdr m = {
 		.msg_name = &at->to,
 		.msg_namelen = at->tolen,
@@ -616,16 +623,10 @@ static bool send_short(struct udp *u, struct udp_route *at,
 		.msg_control = at->control,
 		.msg_controllen = at->control_len,
 	};
-	struct tx_sock *sock;
 	int slot = -1;
 
-	if (bytes > sizeof(buf) || !at->known || !same_path(&at->path, path) ||
-	    qpn == 1 || at->control_len != at->plain_len || u->cfg.pcap ||
-	    u->cfg.loss > 0)
-		return false;
-	sock = &u->tx[at->v4][hash % TX_POOL];
-	if (n == 2) {
-		if (bytes > 2 * size || sock->no_gso)
+	if (run->ack) {
+		if (run->ack > size || sock->no_gso)
 			return false;
 		m.msg_controllen = put_segment(at, size);
 	}
@@ -634,64 +635,65 @@ static bool send_short(struct udp *u, struct udp_route *at,
 				      at->scope);
 	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
 		return false;
-	if (slot >= 0 && is_ack(p->h))
+	if (slot >= 0 && (run->buf[0] & 0x1f) == ROCE_ACK)
 		registry_uncharge(u->registry, (unsigned)slot, -cost);
 	else if (slot >= 0 && !room_admit(u, (unsigned)slot, cost))
 		return false;
-	if (packet_flatten(at, sock, p, 0, buf) ||
-	    (n == 2 && packet_flatten(at, sock, p + 1, 1, buf + size)))
-		goto err_uncharge;
+	finish(at, sock, 0, run->buf, size, false);
+	if (run->ack)
+		finish(at, sock, 1, run->buf + size, run->ack, false);
 	sock_set_port(&at->to, ROCE_UDP_PORT);
-	if (sys_sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		goto err_uncharge;
-	STAT_ADD(u, tx_pkts, n);
+	if (sys_sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+		if (slot >= 0)
+			registry_uncharge(u->registry, (unsigned)slot, cost);
+		return false;
+	}
+	STAT_ADD(u, tx_pkts, run->ack ? 2 : 1);
 	STAT_ADD(u, tx_bytes, bytes);
 	return true;
-
-err_uncharge:
-	if (slot >= 0)
-		registry_uncharge(u->registry, (unsigned)slot, cost);
-	return false;
 }
 
 static bool send_short_batch(struct udp *u, struct udp_route *at,
 			     const struct roce_batch *b, size_t from, size_t to)
 {
 	const struct roce_pkt *p = &b->pkt[from], *ack = p + 1;
-	struct packet_parts parts[2];
-	const size_t n = to - from;
+	const bool two = to - from == 2;
+	struct short_run run;
 
-	if (n > 2 || p->to_slot ||
-	    (n == 2 &&
-	     (!b->ack || ack->hash != p->hash || ack->path != p->path)))
+	if (to - from > 2 || p->to_slot || p->damaged ||
+	    (two && (!b->ack || ack->damaged || ack->hash != p->hash ||
+		     ack->path != p->path)) ||
+	    !is_short_way(u, at, p->path, p->h.dest_qpn))
 		return false;
-	parts[0] = packet_parts(b, p);
-	if (n == 2)
-		parts[1] = packet_parts(b, ack);
-	return send_short(u, at, p->path, p->hash, parts, n);
+	run.size = packet_size(p);
+	run.ack = two ? packet_size(ack) : 0;
+	return run.size + run.ack <= sizeof(run.buf) &&
+	       !packet_put(b, p, run.buf) &&
+	       (!two || !packet_put(b, ack, run.buf + run.size)) &&
+	       send_short(u, at, p->hash, p->h.dest_qpn, &run);
 }
 
 unsigned udp_send_small(struct udp *u, struct udp_route *at,
 			const struct roce_small *s)
 {
-	const struct iovec v = { (void *)s->data, s->len };
-	const struct roce_path *path;
-	struct packet_parts parts[2];
-	struct roce_hdr h[2];
-	uint32_t hash;
-	size_t n;
+	const uint32_t qpn = roce_qp_dest(s->qp);
+	struct short_run run;
+	uint8_t *p = run.buf;
 
-	if (!s->timed)
+	if (!s->timed || s->len > SHORT_RUN - 2 * ROCE_HDR_MAX ||
+	    !is_short_way(u, at, roce_qp_path(s->qp), qpn))
 		return 0;
-	n = roce_small_headers(s, h, &path, &hash);
-	parts[0] = (struct packet_parts){ &h[0], &v, s->len ? 1 : 0,
-					  packet_head_size(&h[0]) + s->len,
-					  false };
-	if (n == 2)
-		parts[1] =
-			(struct packet_parts){ &h[1], &v, 0,
-					       packet_head_size(&h[1]), false };
-	return send_short(u, at, path, hash, parts, n);
+	p += roce_small_put(s, p);
+	if (s->len && guard_copy(p, s->data, s->len, s->data))
+		return 0;
+	p += s->len;
+	memset(p, 0, 4);
+	p += -s->len & 3;
+	run.size = (size_t)(p - run.buf) + ROCE_ICRC_LEN;
+	run.ack = s->ack ? ROCE_ACK_LEN : 0;
+	if (s->ack)
+		roce_small_put_ack(s, p + ROCE_ICRC_LEN);
+	return send_short(u, at, roce_small_hash(s), qpn, &run);
 }
 
 static size_t send_by(struct udp *u, struct route *r,

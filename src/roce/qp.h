@@ -299,10 +299,11 @@ struct roce_small {
 };
 /* The first one, timed or not; false: what is to be sent is for roce_tx(). */
 bool roce_small_begin(struct roce_qp *qp, struct roce_small *s, bool timed);
-/* The headers of one that is timed, and of its ACK: 1 or 2. *path leads there,
- * *hash as in struct roce_pkt. */
-size_t roce_small_headers(const struct roce_small *s, struct roce_hdr h[2],
-			  const struct roce_path **path, uint32_t *hash);
+/* One that is timed, as bytes: its headers, whose length is returned, and all of
+ * its ACK but the ICRC; hash as in struct roce_pkt. */
+size_t roce_small_put(const struct roce_small *s, uint8_t *out);
+void roce_small_put_ack(const struct roce_small *s, uint8_t *out);
+uint32_t roce_small_hash(const struct roce_small *s);
 /* So many have been taken; of one that is timed, at now_ns. One that has not is
  * for roce_tx(). */
 void roce_small_end(struct roce_small *s, unsigned taken, uint64_t now_ns);

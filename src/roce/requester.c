@@ -556,33 +556,43 @@ bool roce_small_begin(struct roce_qp *qp, struct roce_small *s, bool timed)
 	return false;
 }
 
-size_t roce_small_headers(const struct roce_small *s, struct roce_hdr h[2],
-			  const struct roce_path **path, uint32_t *hash)
+uint32_t roce_small_hash(const struct roce_small *s)
+{
+	return flow_hash(&s->qp->path, s->qp->seed);
+}
+
+size_t roce_small_put(const struct roce_small *s, uint8_t *out)
+{
+	const uint32_t flags = roce_opcode(s->opcode)->flags;
+	uint8_t *p = out + ROCE_BTH_LEN;
+
+	roce_put_bth(out, s->opcode, s->solicited, -s->len & 3, s->qp->dest_qpn,
+		     true, s->psn);
+	if (flags & ROCE_F_RETH) {
+		put_be64(p, s->va);
+		put_be32(p + 8, s->rkey);
+		put_be32(p + 12, s->len);
+		p += 16;
+	}
+	if (flags & ROCE_F_IMM) {
+		memcpy(p, &s->imm, 4);
+		p += 4;
+	} else if (flags & ROCE_F_IETH) {
+		put_be32(p, s->imm);
+		p += 4;
+	}
+	return (size_t)(p - out);
+}
+
+void roce_small_put_ack(const struct roce_small *s, uint8_t *out)
 {
 	const struct roce_qp *qp = s->qp;
 
-	*path = &qp->path;
-	*hash = flow_hash(&qp->path, qp->seed);
-	h[0] = (struct roce_hdr){
-		.opcode = s->opcode,
-		.solicited = s->solicited,
-		.mig_req = true,
-		.pad = (uint8_t)(-s->len & 3),
-		.ack_req = true,
-		.dest_qpn = qp->dest_qpn,
-		.psn = s->psn,
-		.pkey = ROCE_PKEY_DEFAULT,
-		.rkey = s->rkey,
-		.dma_len = s->len,
-		.imm = (__be32)s->imm,
-		.inv_rkey = s->imm,
-		.va = s->va,
-	};
-	if (!s->ack)
-		return 1;
-	h[1] = (struct roce_hdr){ .mig_req = true, .pkey = ROCE_PKEY_DEFAULT };
-	ack_fill(&h[1], ROCE_RC, qp->dest_qpn, rsp_ack_psn(qp), qp->rsp.msn);
-	return 2;
+	roce_put_bth(out, ROCE_RC | ROCE_ACK, false, 0, qp->dest_qpn, false,
+		     rsp_ack_psn(qp));
+	put_be32(out + ROCE_BTH_LEN,
+		 (uint32_t)(ROCE_AETH_ACK | ROCE_CREDITS_INVALID) << 24 |
+			 qp->rsp.msn);
 }
 
 void roce_small_end(struct roce_small *s, unsigned taken, uint64_t now_ns)

@@ -22,6 +22,7 @@
 #define ROCE_UDP_PORT 4791
 #define ROCE_BTH_LEN 12
 #define ROCE_ICRC_LEN 4
+#define ROCE_ACK_LEN (ROCE_BTH_LEN + 4 + ROCE_ICRC_LEN) /* with an AETH */
 #define ROCE_HDR_MAX 64 /* BTH and the longest run of extended headers */
 #define ROCE_MTU_MAX 4096 /* payload bytes */
 #define ROCE_MULTICAST_QPN 0xffffffu
@@ -152,6 +153,18 @@ int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len);
 static inline uint32_t roce_dest_qpn(const uint8_t *p, size_t len)
 {
 	return len >= 8 ? get_be24(p + 5) : 0;
+}
+
+/* The BTH alone, as all packets of ours have it: no path migration means migrated
+ * (17.2.8), and there is one partition. */
+static inline void roce_put_bth(uint8_t *p, uint8_t opcode, bool solicited,
+				uint32_t pad, uint32_t dest_qpn, bool ack_req,
+				uint32_t psn)
+{
+	put_be32(p, (uint32_t)opcode << 24 | (uint32_t)solicited << 23 |
+			    1u << 22 | pad << 20 | ROCE_PKEY_DEFAULT);
+	put_be32(p + 4, dest_qpn);
+	put_be32(p + 8, (uint32_t)ack_req << 31 | psn);
 }
 
 /*

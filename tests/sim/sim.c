@@ -677,27 +677,30 @@ static void expect_same(struct roce_qp *qp, const struct roce_batch *small,
 static bool pull_small(struct sim_qp *q, int from, uint64_t now)
 {
 	struct sim *s = q->node->sim;
-	const struct roce_path *path;
-	struct roce_hdr h[2];
+	uint8_t bytes[2][ROCE_HDR_MAX + ROCE_MTU_MAX + 4];
 	struct roce_small m;
 	struct roce_batch b;
-	uint32_t hash;
 	bool taken, compared;
+	size_t len[2];
 
 	if (!sim_below(&s->ways, 2) || !roce_small_begin(q->qp, &m, true))
 		return false;
-	b.n = roce_small_headers(&m, h, &path, &hash);
+	b.n = m.ack ? 2 : 1;
+	len[0] = roce_small_put(&m, bytes[0]) + m.len + (-m.len & 3);
+	len[1] = ROCE_ACK_LEN - ROCE_ICRC_LEN;
+	if (m.ack)
+		roce_small_put_ack(&m, bytes[1]);
 	b.data.n = 0;
 	qp_piece_add(&b.data, (void *)(uintptr_t)m.data, m.len, true);
-	for (size_t i = 0; i < b.n; i++)
-		b.pkt[i] = (struct roce_pkt){
-			.h = h[i],
-			.path = path,
-			.hash = hash,
-			.payload = i ? 0 : m.len,
-			.niov = i ? 0 : 1,
-			.last_psn = h[i].psn,
-		};
+	for (size_t i = 0; i < b.n; i++) {
+		b.pkt[i] = (struct roce_pkt){ .path = roce_qp_path(q->qp),
+					      .hash = roce_small_hash(&m),
+					      .payload = i ? 0 : m.len,
+					      .niov = i ? 0 : 1 };
+		if (roce_decode(&b.pkt[i].h, bytes[i], len[i]) < 0)
+			abort();
+		b.pkt[i].last_psn = b.pkt[i].h.psn;
+	}
 	taken = !sim_is_busy(s) && !q->node->away;
 	compared = taken && sim_below(&s->ways, 2);
 	roce_small_end(&m, taken && !compared, now);
