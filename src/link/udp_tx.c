@@ -605,11 +605,13 @@ static bool is_short_way(const struct udp *u, const struct udp_route *at,
 /*
  * The same for what most small messages are, in fewer instructions: a short
  * packet, or one and the ACK behind it, to where the last one went, at port 4791,
- * which are put together but for their ICRCs. False: nothing was sent, and it is
- * for send_by(), which finds out why if it cannot be sent at all.
+ * which are put together but for their ICRCs. lone: the QP has nothing else on its
+ * way, so it fills no socket, and on the wire it is not counted: a count is a cache
+ * line that both processes write, one after the other. False: nothing was sent, and
+ * it is for send_by(), which finds out why if it cannot be sent at all.
  */
 static bool send_short(struct udp *u, struct udp_route *at, uint32_t hash,
-		       uint32_t qpn, struct short_run *run)
+		       uint32_t qpn, struct short_run *run, bool lone)
 {
 	struct tx_sock *sock = &u->tx[at->v4][hash % TX_POOL];
 	const size_t size = run->size, bytes = size + run->ack;
@@ -630,7 +632,7 @@ static bool send_short(struct udp *u, struct udp_route *at, uint32_t hash,
 			return false;
 		m.msg_controllen = put_segment(at, size);
 	}
-	if (u->registry)
+	if (u->registry && !(lone && u->cfg.wire))
 		slot = registry_route(u->registry, qpn, &at->path.dgid,
 				      at->scope);
 	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
@@ -670,7 +672,7 @@ static bool send_short_batch(struct udp *u, struct udp_route *at,
 	return run.size + run.ack <= sizeof(run.buf) &&
 	       !packet_put(b, p, run.buf) &&
 	       (!two || !packet_put(b, ack, run.buf + run.size)) &&
-	       send_short(u, at, p->hash, p->h.dest_qpn, &run);
+	       send_short(u, at, p->hash, p->h.dest_qpn, &run, false);
 }
 
 unsigned udp_send_small(struct udp *u, struct udp_route *at,
@@ -693,7 +695,8 @@ unsigned udp_send_small(struct udp *u, struct udp_route *at,
 	run.ack = s->ack ? ROCE_ACK_LEN : 0;
 	if (s->ack)
 		roce_small_put_ack(s, p + ROCE_ICRC_LEN);
-	return send_short(u, at, roce_small_hash(s), qpn, &run);
+	return send_short(u, at, roce_small_hash(s), qpn, &run,
+			  roce_small_is_lone(s));
 }
 
 static size_t send_by(struct udp *u, struct route *r,

@@ -304,6 +304,8 @@ bool roce_small_begin(struct roce_qp *qp, struct roce_small *s, bool timed);
 size_t roce_small_put(const struct roce_small *s, uint8_t *out);
 void roce_small_put_ack(const struct roce_small *s, uint8_t *out);
 uint32_t roce_small_hash(const struct roce_small *s);
+/* Whether all that was sent before it is acknowledged. */
+bool roce_small_is_lone(const struct roce_small *s);
 /* So many have been taken; of one that is timed, at now_ns. One that has not is
  * for roce_tx(). */
 void roce_small_end(struct roce_small *s, unsigned taken, uint64_t now_ns);

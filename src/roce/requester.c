@@ -561,6 +561,11 @@ uint32_t roce_small_hash(const struct roce_small *s)
 	return flow_hash(&s->qp->path, s->qp->seed);
 }
 
+bool roce_small_is_lone(const struct roce_small *s)
+{
+	return s->qp->req.una == s->psn;
+}
+
 size_t roce_small_put(const struct roce_small *s, uint8_t *out)
 {
 	const uint32_t flags = roce_opcode(s->opcode)->flags;
