@@ -76,6 +76,7 @@ void delayed_ack_release_all(struct engine *e, uint64_t now)
 		if (engine_qp_trylock(qp)) {
 			if (!qp->dead)
 				qp->ops->release(qp, now);
+			engine_ack_waits(qp, false);
 			engine_qp_unlock(qp);
 		} else {
 			/* Whoever has the lock may be posting the answer. */
