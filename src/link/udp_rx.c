@@ -40,6 +40,7 @@
 #define RX_CONTROL 256
 #define RX_EVENTS 16
 #define HINTS 64
+#define FLOWS 16
 /* Reads of the same socket before all are asked for: more, where that finds no
  * other one. */
 #define HOT_TRIES_MIN 4
@@ -75,7 +76,7 @@ struct rx {
 	union ibv_gid asked; /* whose host was asked for, */
 	bool asked_local;
 	unsigned asked_left; /* and how often that still holds */
-	struct icrc_memo icrc;
+	struct icrc_memo icrc[FLOWS]; /* by hint */
 	struct packet cur; /* on its way to rx_fn */
 	uint8_t grh[40];
 
@@ -148,6 +149,9 @@ static int control_int(const struct cmsghdr *c)
 	return byte;
 }
 
+/* A kind of ancillary data, as one number. */
+#define CONTROL(level, type) ((unsigned)(level) << 16 | (unsigned)(type))
+
 /* Returns false if the destination cannot be known. */
 static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 {
@@ -159,40 +163,43 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 	if (have_dst)
 		d->dst = d->sock->gid;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO &&
-		    c->cmsg_len >= CMSG_LEN(sizeof(struct in_pktinfo))) {
-			const struct in_pktinfo *pi = (void *)CMSG_DATA(c);
+		const size_t len = c->cmsg_len;
+		const void *data = CMSG_DATA(c);
 
-			d->dst = gid_of_v4(&pi->ipi_addr);
-			have_dst = true;
-		} else if (c->cmsg_level == IPPROTO_IPV6 &&
-			   c->cmsg_type == IPV6_PKTINFO &&
-			   c->cmsg_len >=
-				   CMSG_LEN(sizeof(struct in6_pktinfo))) {
-			const struct in6_pktinfo *pi = (void *)CMSG_DATA(c);
-
-			memcpy(d->dst.raw, &pi->ipi6_addr, 16);
-			have_dst = true;
-		} else if ((c->cmsg_level == IPPROTO_IP &&
-			    c->cmsg_type == IP_TTL) ||
-			   (c->cmsg_level == IPPROTO_IPV6 &&
-			    c->cmsg_type == IPV6_HOPLIMIT)) {
+		switch (CONTROL(c->cmsg_level, c->cmsg_type)) {
+		case CONTROL(IPPROTO_IP, IP_TTL):
+		case CONTROL(IPPROTO_IPV6, IPV6_HOPLIMIT):
 			d->hop_limit = (uint8_t)control_int(c);
-		} else if ((c->cmsg_level == IPPROTO_IP &&
-			    c->cmsg_type == IP_TOS) ||
-			   (c->cmsg_level == IPPROTO_IPV6 &&
-			    c->cmsg_type == IPV6_TCLASS)) {
+			break;
+		case CONTROL(IPPROTO_IP, IP_TOS):
+		case CONTROL(IPPROTO_IPV6, IPV6_TCLASS):
 			d->tclass = (uint8_t)control_int(c);
-		} else if (c->cmsg_level == SOL_UDP &&
-			   c->cmsg_type == UDP_GRO) {
+			break;
+		case CONTROL(SOL_UDP, UDP_GRO):
 			n = control_int(c);
 			if (n > 0)
 				d->segment = (size_t)n;
-		} else if (c->cmsg_level == SOL_SOCKET &&
-			   c->cmsg_type == SO_RXQ_OVFL) {
+			break;
+		case CONTROL(SOL_SOCKET, SO_RXQ_OVFL):
 			drops = (uint32_t)control_int(c);
 			STAT_ADD(u, rx_overflow, drops - d->sock->overflow);
 			d->sock->overflow = drops;
+			break;
+		case CONTROL(IPPROTO_IP, IP_PKTINFO):
+			if (len < CMSG_LEN(sizeof(struct in_pktinfo)))
+				break;
+			d->dst = gid_of_v4(
+				&((const struct in_pktinfo *)data)->ipi_addr);
+			have_dst = true;
+			break;
+		case CONTROL(IPPROTO_IPV6, IPV6_PKTINFO):
+			if (len < CMSG_LEN(sizeof(struct in6_pktinfo)))
+				break;
+			memcpy(d->dst.raw,
+			       &((const struct in6_pktinfo *)data)->ipi6_addr,
+			       16);
+			have_dst = true;
+			break;
 		}
 	}
 	return have_dst;
@@ -425,8 +432,9 @@ static unsigned packet_deliver(struct udp *u, struct rx *rx, uint8_t *p,
 	}
 	if (!private) {
 		id = d->next_id;
-		if (!icrc_check_own(&rx->icrc, &k->src, &k->dst, k->sport,
-				    ROCE_UDP_PORT, p, len, &id)) {
+		if (!icrc_check_own(&rx->icrc[d->hint % FLOWS], &k->src,
+				    &k->dst, k->sport, ROCE_UDP_PORT, p, len,
+				    &id)) {
 			STAT_ADD(u, rx_bad_icrc, 1);
 			return 0;
 		}

@@ -635,7 +635,10 @@ static bool send_short(struct udp *u, struct udp_route *at, uint32_t hash,
 	if (u->registry && !(lone && u->cfg.wire))
 		slot = registry_route(u->registry, qpn, &at->path.dgid,
 				      at->scope);
-	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
+	if (slot < 0 ?
+		    atomic_load_explicit(&u->any_taken, memory_order_relaxed) &&
+			    udp_astray(u, &at->path) :
+		    !u->cfg.wire)
 		return false;
 	if (slot >= 0 && (run->buf[0] & 0x1f) == ROCE_ACK)
 		registry_uncharge(u->registry, (unsigned)slot, -cost);

@@ -9,6 +9,8 @@
  */
 #include "roce_internal.h"
 
+#include "base/gid.h"
+
 #include <assert.h>
 
 #define COALESCE_OUT 4u /* requests on their way, at least */
@@ -68,9 +70,8 @@ static bool same_path(const struct roce_rx *pkt, const struct roce_path *path,
 {
 	if (pkt->host)
 		return pkt->path_hash == hash;
-	return pkt->v1 == path->v1 &&
-	       !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
-	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
+	return pkt->v1 == path->v1 && gid_equal(&pkt->sgid, &path->dgid) &&
+	       gid_equal(&pkt->dgid, &path->sgid);
 }
 
 /*
@@ -196,37 +197,42 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 }
 
-/* Whether the header, path and mark of one from another host ask for no more than
- * to be carried out; nor is there anything kept that it may be in front of. */
+/* Whether all checks pass of a packet of RC, from another host, which has nothing
+ * to say but what its opcode says. False is always allowed. */
 static inline bool is_plain(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	return !pkt->ecn_ce && !pkt->h.tver && pkey_matches(pkt->h.pkey) &&
-	       same_path(pkt, &qp->path, qp->path_hash) && !qp->rsp.reorder;
+	       same_path(pkt, &qp->path, qp->path_hash);
 }
 
-/*
- * Whether a packet is what most are, and passes all checks: a link within the host
- * carries neither P_Key nor version. False is always allowed.
- */
+/* The same of one of this host: a link there carries neither P_Key nor version. Or
+ * there is nothing kept that it may be in front of. */
 static inline bool is_small_send(const struct roce_qp *qp,
 				 const struct roce_rx *pkt)
 {
 	return pkt->h.opcode == (ROCE_RC | ROCE_SEND_ONLY) &&
-	       qp->base.type == IBV_QPT_RC && qp->base.state == IBV_QPS_RTS &&
 	       (pkt->host ? pkt->path_hash == qp->path_hash :
-			    is_plain(qp, pkt));
+			    !qp->rsp.reorder && is_plain(qp, pkt));
 }
 
+/* What most packets are comes first. */
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
-	if (!is_small_send(qp, pkt)) {
+	const bool ready =
+		qp->base.type == IBV_QPT_RC && qp->base.state == IBV_QPS_RTS;
+
+	if (ready && is_small_send(qp, pkt)) {
+		qp->stats.rx_pkts++;
+		qp->stats.rx_bytes += pkt->len;
+		request_comes(qp, pkt, now_ns);
+		rsp_rx_send(qp, pkt);
+	} else if (ready && pkt->h.opcode == (ROCE_RC | ROCE_ACK) &&
+		   !pkt->host && is_plain(qp, pkt)) {
+		qp->stats.rx_pkts++;
+		comp_rx(qp, pkt, now_ns);
+	} else {
 		rx_any(qp, pkt, now_ns);
-		return;
 	}
-	qp->stats.rx_pkts++;
-	qp->stats.rx_bytes += pkt->len;
-	request_comes(qp, pkt, now_ns);
-	rsp_rx_send(qp, pkt);
 }
 
 bool roce_tx_ready(const struct roce_qp *qp)
