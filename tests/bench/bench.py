@@ -7,8 +7,8 @@ networks that lose packets (loss); a flood of datagrams (flood); perftest in
 three placements beside UDP, TCP and memcpy (placements); a process that is
 suspended and resumed (suspend); the instructions of a message (instructions);
 many queue pairs, and many processes (scale); memory and posting over several
-rails (rails); what it costs to start a program (start). All of them, unless some
-are named.
+rails (rails); a disk by iSER (storage); what it costs to start a program (start).
+All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -39,6 +39,7 @@ import rig
 import same_host
 import scale as scaling
 import start
+import storage
 import suspend
 import wire
 
@@ -116,6 +117,7 @@ PARTS = {
     "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale, args.only),
     "scale": lambda net, runs, scale, args: scaling.Scale(net, runs or 3, say, args.only),
     "rails": lambda net, runs, scale, args: rails.part(net, runs or 5, scale, say, args.only),
+    "storage": lambda net, runs, scale, args: storage.part(net, runs or 5, scale, say, args.only),
     "suspend": lambda net, runs, scale, args: suspend.Part(runs or 1, say),
     "instructions": lambda net, runs, scale, args: Instructions(),
     "start": lambda net, runs, scale, args: start.Start(10 * runs if runs else 50, say),
@@ -130,6 +132,7 @@ SMOKE = {
     "flood": "^random bytes$",
     "scale": "^10 ",
     "rails": "^registered, 4 KiB pages, 256|8 threads$",
+    "storage": "^4 KiB random reads, one at a time, one host$",
     "placements": "^(memcpy 64 B|udp_lat 2 B|ib_send_lat 2 B)$",
 }
 
@@ -140,7 +143,7 @@ def main():
     ap.add_argument("--quick", action="store_true", help="one short run of each")
     ap.add_argument("--smoke", action="store_true", help="whether it works at all: a row of each, once, for a moment; saves "
                     "nothing")
-    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host, wire, iwarp and rails 5, loss 2, flood 1)")
+    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host, wire, iwarp, rails and storage 5, loss 2, flood 1)")
     ap.add_argument("--only", metavar="REGEX", help="all but instructions: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")

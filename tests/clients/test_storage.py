@@ -1,13 +1,12 @@
 """Disks over RDMA: the target tgt, and libiscsi over iSER as its initiator."""
 import os
-import subprocess
 
 import pytest
 
 import rig
+import tgt
 
 pytestmark = pytest.mark.full
-TARGET, INITIATOR = "iqn.2026-01.test:disk", "iqn.2026-01.test:me"
 SIZE = 32 << 20
 
 
@@ -23,28 +22,17 @@ def disk(place, tmp_path):
     if os.geteuid():
         pytest.skip("tgtd wants to be root")
     backing = tmp_path / "disk"
-    port = 20000 + rig.free_port() % 10000  # it keeps the port in a short
+    port = rig.free_port()
     with open(backing, "wb") as f:
         f.truncate(SIZE)
-    env = {"TGT_IPC_SOCKET": str(tmp_path / "tgtd")}
-    server = rig.Proc(place.server, ["tgtd", "-f", "--iscsi", f"portal={place.host}:{rig.free_port()}",
-                                     "--iser", f"port={port}"], place.options, env)
-
-    def admin(*words):
-        subprocess.run(["tgtadm", "--lld", "iser", *words], check=True, timeout=rig.LIMIT, env={**os.environ, **env})
-
+    server = tgt.Tgtd(tmp_path, lambda argv, env: rig.Proc(place.server, argv, place.options, env), place.host,
+                      rig.free_port(), port)
     try:
-        server.wait_for("use signalfd notification|backing-store")
-        rig.until(lambda: os.path.exists(f"{tmp_path}/tgtd.0"), "tgtd listens for tgtadm", server)
-        target = ["--mode", "target", "--tid", "1"]
-        admin("--op", "new", *target, "-T", TARGET)
-        admin("--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", str(backing))
-        # It wants the address and the name of who may log in.
-        for who in (["-I", "ALL"], ["-Q", INITIATOR]):
-            admin("--op", "bind", *target, *who)
-        yield f"iser://{place.host}:{port}/{TARGET}/1", server
+        rig.until(server.is_up, "tgtd listens for tgtadm", server.proc)
+        server.serve("iser", 1, backing, limit=rig.LIMIT)
+        yield f"iser://{place.host}:{port}/{tgt.TARGET}/1", server.proc
     finally:
-        server.kill()
+        server.proc.kill()
 
 
 @pytest.mark.parametrize("place", ["local", "copy", "udp", "wire", "netns"], indirect=True)
@@ -55,7 +43,7 @@ def test_iscsi(place, disk):
     url, server = disk
 
     def tool(name, *args):
-        return rig.Proc(place.client, [name, "-i", INITIATOR, *args, url], place.options).done(beside=server)
+        return rig.Proc(place.client, [name, "-i", tgt.INITIATOR, *args, url], place.options).done(beside=server)
 
     assert "VIRTUAL-DISK" in tool("iscsi-inq")
     assert f"Total size:{SIZE}" in tool("iscsi-readcapacity16")
