@@ -14,6 +14,9 @@
 #include <errno.h>
 #include <sched.h>
 
+static _Thread_local
+	__attribute__((tls_model("initial-exec"))) struct spin spin;
+
 /* What else is due by now. */
 __attribute__((noinline)) static void due(struct engine *e, uint64_t now)
 {
@@ -153,10 +156,9 @@ bool progress_ready(struct engine *e, uint64_t now)
 }
 
 /* Others may want this CPU. armed: the program may be about to sleep. */
-static void let_others(struct engine *e, struct spin *state, uint64_t now,
-		       bool armed)
+static void let_others(struct engine *e, uint64_t now, bool armed)
 {
-	const enum spin_way way = spin_look(state, now);
+	const enum spin_way way = spin_look(&spin, now);
 	int n;
 
 	if (way == SPIN_ON)
@@ -164,18 +166,17 @@ static void let_others(struct engine *e, struct spin *state, uint64_t now,
 	if (way == SPIN_NAP && !armed) {
 		n = engine_nap(e, now + SPIN_NAP_NS);
 		if (n >= 0) {
-			spin_took(state, n);
-			spin_napped(state, clock_ns());
+			spin_took(&spin, n);
+			spin_napped(&spin, clock_ns());
 			return;
 		}
 	}
 	sched_yield();
-	spin_yielded(state, clock_ns());
+	spin_yielded(&spin, clock_ns());
 }
 
 /* It is time to look at the clock, and at what depends on it. */
-__attribute__((noinline)) static void poll_look(struct engine *e,
-						struct spin *state, bool armed)
+__attribute__((noinline)) static void poll_look(struct engine *e, bool armed)
 {
 	const uint64_t now = clock_ns();
 	bool busy;
@@ -186,13 +187,13 @@ __attribute__((noinline)) static void poll_look(struct engine *e,
 	poller_inside(&e->poller, false);
 	if (n) {
 		poller_took(&e->poller);
-		spin_took(state, n);
-		spin_found(state, now);
+		spin_took(&spin, n);
+		spin_found(&spin, now);
 	} else if (busy && poller_blocked(&e->poller)) {
 		engine_quiesce(e);
 		poller_unblocked(&e->poller);
 	} else {
-		let_others(e, state, now, armed);
+		let_others(e, now, armed);
 	}
 }
 
@@ -202,8 +203,6 @@ __attribute__((noinline)) static void poll_look(struct engine *e,
  */
 void engine_poll(struct engine *e, bool armed)
 {
-	static _Thread_local
-		__attribute__((tls_model("initial-exec"))) struct spin state;
 	bool busy;
 	int n;
 
@@ -213,13 +212,13 @@ void engine_poll(struct engine *e, bool armed)
 	poller_inside(&e->poller, !armed);
 	if (atomic_load_explicit(&e->poller.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	if (spin_poll(&state)) {
-		poll_look(e, &state, armed);
+	if (spin_poll(&spin)) {
+		poll_look(e, armed);
 		return;
 	}
 	n = receive(e, 0, &busy);
 	if (n) {
-		spin_took(&state, n);
+		spin_took(&spin, n);
 		poller_inside(&e->poller, false);
 		poller_took(&e->poller);
 		return;
@@ -233,6 +232,7 @@ void engine_poll(struct engine *e, bool armed)
 
 void engine_watch(struct engine *e)
 {
+	spin_arm(&spin);
 	/* If it does not sleep there any more, the next tick makes up for it. */
 	if (poller_is_back(&e->poller) && !sleep_is_waiter(e))
 		progress_step_forward(e, clock_ns());

@@ -19,6 +19,10 @@
  * brings more packets for SPIN_KEEP_NS. Where packets are few anyway it sleeps,
  * which brings them earlier.
  *
+ * A thread that arms a CQ is about to sleep in poll(2), and lets others have its
+ * CPU so. It is left alone until it has polled SPIN_ARMED times since: to yield
+ * would delay what it does before it sleeps, and how long it has slept is no gap.
+ *
  * The state is a thread's own; all zeros at first. Times are arguments.
  */
 #ifndef SOFTHCA_ENGINE_SPIN_H
@@ -29,6 +33,8 @@
 
 #define SPIN_LOOK 16 /* empty polls between two looks at the clock */
 #define SPIN_CROWDED 4 /* the same where others want the CPU */
+#define SPIN_ARMED                                                             \
+	64 /* polls; some programs poll 16 times before they arm again */
 #define SPIN_GAP_NS 400000
 #define SPIN_HELPED_NS 2000 /* a yield that lasts as long has let others run */
 #define SPIN_ALONE 8
@@ -47,6 +53,7 @@ enum spin_way {
 
 struct spin {
 	uint32_t polls; /* since the last look */
+	uint32_t armed; /* polls until it is one that spins */
 	uint32_t
 		alone; /* yields in a row that did not help; at the limit: is */
 	uint32_t vain; /* others, since packets came */
@@ -65,9 +72,18 @@ static inline bool spin_is_crowded(const struct spin *s)
 	return s->alone < SPIN_ALONE;
 }
 
+/* It has armed a CQ. */
+static inline void spin_arm(struct spin *s)
+{
+	s->armed = SPIN_ARMED;
+	s->looked_ns = 0;
+}
+
 /* A poll that found nothing. True: time to look. */
 static inline bool spin_poll(struct spin *s)
 {
+	if (s->armed)
+		s->armed--;
 	return ++s->polls >=
 	       (uint32_t)(spin_is_crowded(s) ? SPIN_CROWDED : SPIN_LOOK);
 }
@@ -116,7 +132,7 @@ static inline enum spin_way spin_look(struct spin *s, uint64_t now)
 		s->alone = 0;
 	s->looked_ns = now;
 	s->polls = 0;
-	if (!spin_is_crowded(s))
+	if (s->armed || !spin_is_crowded(s))
 		return SPIN_ON;
 	if (now - s->since_ns >= SPIN_TRY_NS)
 		spin_choose(s, now);

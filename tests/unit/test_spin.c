@@ -65,6 +65,42 @@ static void learns_of_others(void **state)
 	assert_int_equal(polls(1000, 0), 0);
 }
 
+/* How many of so many empty polls let others have the CPU, by either way. */
+static unsigned lets_others(unsigned n)
+{
+	unsigned yes = 0;
+
+	while (n--) {
+		now += POLL_NS;
+		yes += spin_poll(&s) && spin_look(&s, now) != SPIN_ON;
+	}
+	return yes;
+}
+
+/*
+ * It arms a CQ, sleeps, and polls a few times when it wakes: it neither yields
+ * nor naps, however long it has slept and whoever wants its CPU. If it spins all
+ * the same it does as others do.
+ */
+static void leaves_who_sleeps_alone(void **state)
+{
+	(void)state;
+	assert_true(spin_is_crowded(&s));
+	for (unsigned i = 0; i < 1000; i++) {
+		spin_arm(&s);
+		now += 10 * SPIN_LONG_NS;
+		assert_int_equal(lets_others(SPIN_ARMED / 2), 0);
+	}
+	spin_arm(&s);
+	assert_in_range(lets_others(SPIN_ARMED + 10 * SPIN_CROWDED), 10, 11);
+	/* Who has found that it is alone does not forget it by sleeping. */
+	polls(1000, 0);
+	assert_false(spin_is_crowded(&s));
+	spin_arm(&s);
+	now += 10 * SPIN_GAP_NS;
+	assert_int_equal(lets_others(1000), 0);
+}
+
 /* Of yields one in a few helps, as when there are two processors. */
 static void helps_now_and_then(void **state)
 {
@@ -203,6 +239,7 @@ int main(void)
 		cmocka_unit_test_setup(soon_learns_to_be_alone, setup),
 		cmocka_unit_test_setup(yields_where_it_helps, setup),
 		cmocka_unit_test_setup(learns_of_others, setup),
+		cmocka_unit_test_setup(leaves_who_sleeps_alone, setup),
 		cmocka_unit_test_setup(helps_now_and_then, setup),
 		cmocka_unit_test_setup(naps_beside_who_computes, setup),
 		cmocka_unit_test_setup(leaves_the_cpu_to_its_peer, setup),
