@@ -1,7 +1,7 @@
 """tgtd, a target in user space, which serves files as disks by iSER, by iSCSI over TCP, or both.
 
 It wants to be root, and the port of iSER below 32768: it keeps it in a short. By iSER it listens on all
-IPv4 addresses, and on no other.
+addresses.
 """
 import os
 import subprocess
