@@ -358,9 +358,9 @@ def seal(frame):
     return frame + struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(masked) + frame[66:]))
 
 
-def test_hostile_frames(placements):
-    """What is no packet, or not the peer's, while data goes by: dropped, and counted."""
-    place = placements("netns")
+def beside_data(place, send):
+    """What the server of a transfer says at its end; meanwhile send(forger, frame) has its turn. frame(sgid, ...) is a
+    frame for its queue pair from host 10.91.0.SGID, without an ICRC."""
     port = rig.free_port()
     cmd = ["ib_send_lat", "-F", "-C", "-n", 30000, "-s", 64, "-p", port, "-x"]
     mac = json.loads(subprocess.run([*place.server.prefix, "ip", "-j", "link", "show", "hca0"], capture_output=True,
@@ -370,7 +370,7 @@ def test_hostile_frames(placements):
 
     def frame(sgid, size=None, psn=0, opcode=4):
         bth = struct.pack(">BBHII", opcode, 0, 0xffff, qpn, psn)
-        return head + struct.pack(">IHBB", 6 << 28, size or len(bth) + 8, 0x1b, 64) + sgid + gid[2] + bth + b"evil"
+        return head + struct.pack(">IHBB", 6 << 28, size or len(bth) + 8, 0x1b, 64) + gid[sgid] + gid[2] + bth + b"evil"
 
     server = rig.Proc(place.server, [*cmd, index(place.server)], [*V1, "--explain"])
     both, forger = rig.Pair(server, server), None
@@ -380,19 +380,38 @@ def test_hostile_frames(placements):
         both.client = rig.Proc(place.client, [*cmd, index(place.client), place.host], V1)
         qpn = int(rig.until(lambda: re.search(r"QP 0x([0-9a-f]+) .*connected by RoCE v1", server.output()),
                             "the server connects", server)[1], 16)
-        good = seal(frame(gid[1]))
-        for n in range(40):
-            forger.send(seal(frame(gid[3], psn=n)))
-            forger.send(frame(gid[1], psn=n) + b"\0\0\0\0")
-            forger.send(seal(frame(gid[1], size=(0, 3, 15, 21, 60, 65535)[n % 6])))
-            forger.send(seal(frame(gid[1], opcode=0x1f)))
-            forger.send(good[:54 + n % 30])
+        send(forger, frame)
         both.end()
     finally:
         server.kill()
         both.client.kill()
         if forger:
             forger.close()
-    out = server.output()
+    return server.output()
+
+
+def test_hostile_frames(placements):
+    """What is no packet, or not the peer's, while data goes by: dropped, and counted."""
+    def send(forger, frame):
+        good = seal(frame(1))
+        for n in range(40):
+            forger.send(seal(frame(3, psn=n)))
+            forger.send(frame(1, psn=n) + b"\0\0\0\0")
+            forger.send(seal(frame(1, size=(0, 3, 15, 21, 60, 65535)[n % 6])))
+            forger.send(seal(frame(1, opcode=0x1f)))
+            forger.send(good[:54 + n % 30])
+
+    out = beside_data(placements("netns"), send)
     for what in ("malformed", "bad ICRC", "not from the QP's peer"):
         assert re.search(rf"{what} \d+", out), out
+
+
+def test_tagged_frames(placements):
+    """Those of a VLAN are another interface's, also where there is none; a tag of VLAN 0 says a priority alone."""
+    def send(forger, frame):
+        for n in range(40):
+            sealed = seal(frame(3, psn=n))
+            for tci in (0x0005, 0x6000, 0xe005):
+                forger.send(sealed[:12] + struct.pack(">HH", 0x8100, tci) + sealed[12:])
+
+    assert re.search(r"not from the QP's peer 40\b", beside_data(placements("netns"), send))
