@@ -244,17 +244,15 @@ static bool host_is_reachable(void)
  * that has no device, it gives its peers an address of an interface instead of
  * localhost. Here localhost works. An identifier that asks for a port there has
  * the device at once, as have all where there is no other address (a container
- * without a network). Others get it with the next step that needs it.
+ * without a network). Others get it with the next step that needs it, where
+ * there is one: devices of other interfaces alone (--devices) have none for it.
  */
 static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 {
-	struct netdev_gid via;
-	struct cma_dev *dev;
-
 	if (cma_addr_any(addr))
 		return 0;
 	if (is_loopback(addr) && !cma_port(addr) && host_is_reachable())
-		return find_dev(id, addr, &dev, &via);
+		return 0;
 	return bind_dev(id, addr);
 }
 

@@ -257,7 +257,8 @@ def test_localhost(placements, addr):
     env = {"CM_CHECK_ADDR": addr}
     no_network(placements, "ip link set lo up").run([CHECK, "localhost"],
                                                     env={**env, "CM_CHECK_ALONE": "1"})
-    placements("netns").client.run([CHECK, "localhost"], env=env)
+    for options in [], ["--devices=hca0"], ["--rails=1", "--devices=hca0"]:  # no device need have it
+        placements("netns").client.run([CHECK, "localhost"], options, env=env)
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1", "::1", "10.93.0.1", "fd93::1"])
