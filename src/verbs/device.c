@@ -107,7 +107,8 @@ static int scan_gids(const struct shca_device *dev, struct netdev_table *t)
 
 /*
  * The GID of a device whose GIDs are no addresses: the MAC of its first interface
- * in the first bytes, as siw has it, or, where that has none, as the GUID has.
+ * in the first bytes, as siw has it, or, where that has none, as the GUID has. siw
+ * has one device per interface; rails of one are told apart by the last byte.
  */
 static bool mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
 {
@@ -121,6 +122,7 @@ static bool mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
 	memcpy(gid->gid.raw, &dev->guid, 3);
 	memcpy(gid->gid.raw + 3, (const uint8_t *)&dev->guid + 5, 3);
 	gid->gid.raw[0] ^= 2;
+	gid->gid.raw[15] = (uint8_t)(dev->index * (dev->rail.n > 0));
 	return gid->ifindex;
 }
 
