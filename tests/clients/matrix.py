@@ -138,10 +138,11 @@ FAMILIES = {
         ["ib_send_bw -R -e hangs now and then; two of qperf's tests need immediate data, which iWARP has "
          "not: [IWARP.md](IWARP.md#programs)."]),
     "over InfiniBand": Family(
-        "ibverbs-utils perftest rdmacm-utils qperf libucx0 libfabric-bin", "--infiniband, on one host and on two: the "
+        "ibverbs-utils perftest rdmacm-utils qperf libucx0 libfabric-bin openmpi-bin", "--infiniband, on one host and on two: the "
         "ping-pongs without -g, perftest without -x, qperf without -cm, ucx_perftest by LIDs and by GIDs, fi_pingpong, rping, "
-        "udaddy; three programs in the manner of tutorials",
-        [r"test_infiniband.py::test_(pingpong|xsrq|perftest|qperf|ucx|fi_pingpong|classic\[|rping|udaddy)"], []),
+        "udaddy; Open MPI over UCX, of its own choice and by LIDs alone (UCX_IB_ADDR_TYPE=ib_local), and over libfabric; three "
+        "programs in the manner of tutorials",
+        [r"test_infiniband.py::test_(pingpong|xsrq|perftest|qperf|ucx|fi_pingpong|mpi|classic\[|rping|udaddy)"], []),
     "infiniband-diags": Family(
         "infiniband-diags srptools ibacm opensm ibverbs-utils", "--infiniband, over our libibumad: ibstat, ibstatus, ibaddr, "
         "smpquery, perfquery, sminfo, ibnetdiscover, iblinkinfo, ibhosts, ibswitches, ibnodes, ibtracert, ibroute, "
@@ -154,9 +155,10 @@ FAMILIES = {
         "trixie/infiniband-diags trixie/srptools trixie/ibacm trixie/opensm trixie/ibsim-utils", "the same tests, in a bare "
         "Debian 13 with softhca's package of it (`make test-packages`)", ["test_umad.py::", "test_ibsim.py::"], []),
     "several rails": Family(
-        "perftest rdmacm-utils ucx-utils prometheus-node-exporter", "--rails=4 --names=mlx5_%d, on one host and on two: perftest, rping, ucx_perftest with a "
-        "message over four rails, node_exporter; three programs of our own in the manner of a net plugin, a transfer engine and a P2P engine, with "
-        "losses and with a rail that fails",
+        "perftest rdmacm-utils ucx-utils libfabric-bin openmpi-bin prometheus-node-exporter", "--rails=4 --names=mlx5_%d, on one "
+        "host and on two: perftest, rping, ucx_perftest and Open MPI with messages over four rails (UCX_MAX_RNDV_RAILS=4), "
+        "fi_pingpong and Open MPI over libfabric with FI_VERBS_IFACE, node_exporter; three programs of our own in the manner of "
+        "a net plugin, a transfer engine and a P2P engine, with losses and with a rail that fails",
         ["test_rails.py::", "test_cm_tools.py::test_ucx_over_four_rails", "test_sysfs.py::test_node_exporter"], []),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),

@@ -231,6 +231,12 @@ class Side:
         raise Failed(f"no IPv{family} GID in {self.gids()}")
 
 
+def sent(side, devices, options, env=None):
+    """How many bytes each of these devices has sent, by the counter of its port, which counts words."""
+    out = side.run(["cat", *(f"/sys/class/infiniband/{d}/ports/1/counters/port_xmit_data" for d in devices)], options, env=env)
+    return [4 * int(n) for n in out.split()]
+
+
 class Pair:
     """A server and a client, which is the first to end."""
 

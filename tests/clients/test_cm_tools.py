@@ -231,15 +231,20 @@ def test_fio_verifies(placements, tmp_path):
         fio(placements("local"), "send", tmp_path, "verify=crc32c\nverify_fatal=1\n")
 
 
-@rig.over_places(endpoint=["msg", "rdm", "dgram"])
-def test_fi_pingpong(place, endpoint):
+def fi_pingpong(place, endpoint, *args, host=None, **kw):
+    """With data checked."""
     if missing := rig.need("fi_pingpong"):
         pytest.skip(f"not installed: {missing}")
     port = rig.free_port()
     rig.need_alone(place.server, ["fi_pingpong", "-p", "tcp", "-e", "msg", "-B", port], port)
     provider = {"msg": "verbs", "dgram": "verbs", "rdm": "verbs;ofi_rxm"}[endpoint]
-    cmd = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", 20]
-    place.pair([*cmd, "-B", port], [*cmd, "-P", port, place.host], port, limit=60)
+    cmd = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", 20, *args]
+    return place.pair([*cmd, "-B", port], [*cmd, "-P", port, host or place.host], port, limit=60, **kw)
+
+
+@rig.over_places(endpoint=["msg", "rdm", "dgram"])
+def test_fi_pingpong(place, endpoint):
+    fi_pingpong(place, endpoint)
 
 
 def need_ucx(place):
@@ -265,22 +270,22 @@ def test_ucx(place, tls, test):
                limit=60)
 
 
+def four_rails():
+    """Of UCX, for --rails=4 --names=mlx5_%d: a large message goes by all."""
+    return {"UCX_NET_DEVICES": ",".join(f"mlx5_{i}:1" for i in range(4)), "UCX_MAX_RNDV_RAILS": "4"}
+
+
 def test_ucx_over_four_rails(placements):
     """A large message is dealt over all of them; each counts its part."""
     place, port = placements("local"), rig.free_port()
     need_ucx(place)
     rails = [f"mlx5_{i}" for i in range(4)]
-    env = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": ",".join(f"{r}:1" for r in rails), "UCX_MAX_RNDV_RAILS": "4"}
     options = ["--rails=4", "--names=mlx5_%d"]
-
-    def sent():
-        out = place.server.run(["cat", *(f"/sys/class/infiniband/{r}/ports/1/counters/port_xmit_data" for r in rails)], options)
-        return [int(n) for n in out.split()]
-    before = sent()
+    before = rig.sent(place.server, rails, options)
     cmd = ["ucx_perftest", "-t", "tag_bw", "-n", 50, "-w", 5, "-s", 4 << 20, "-p", port]
-    place.pair(cmd, [*cmd, place.host], port, options=options, env=env)
-    parts = [n - b for n, b in zip(sent(), before)]
-    assert min(parts) > 50 * (4 << 20) // 4 // 8, parts
+    place.pair(cmd, [*cmd, place.host], port, options=options, env={"UCX_TLS": "rc_v", **four_rails()})
+    parts = [n - b for n, b in zip(rig.sent(place.server, rails, options), before)]
+    assert min(parts) > 50 * (4 << 20) // 8, parts
 
 
 EXAMPLE = "/usr/share/doc/libucx-dev/examples/ucp_client_server.c"

@@ -7,7 +7,8 @@ import pytest
 
 import rig
 import test_utils
-from test_cm_tools import qperf, rping_ends
+from test_cm_tools import fi_pingpong, qperf, rping_ends
+from test_mpi import four_ranks, programs  # noqa: F401 (a fixture)
 from test_perftest import BASIC, modest, perftest
 
 OVER = {"places": rig.IB_PLACES}
@@ -126,12 +127,16 @@ def test_ucx(place, tls, env):
 
 @rig.over_places(**OVER, endpoint=["msg", "rdm", "dgram"])
 def test_fi_pingpong(place, endpoint):
-    if missing := rig.need("fi_pingpong"):
-        pytest.skip(f"not installed: {missing}")
-    provider = "verbs;ofi_rxm" if endpoint == "rdm" else "verbs"
-    port = rig.free_port()
-    cmd = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", 20, "-c", "-B", port]
-    place.pair(cmd, [*cmd[:-2], "-P", port, place.host], port)
+    fi_pingpong(place, endpoint)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", rig.IB_PLACES, indirect=True)
+@pytest.mark.parametrize("stack, env", [("openmpi-ucx", {}), ("openmpi-ucx", {"UCX_IB_ADDR_TYPE": "ib_local"}),
+                                        ("openmpi-libfabric", {})], ids=["ucx", "ucx-ib_local", "libfabric"])
+def test_mpi(place, programs, stack, env, tmp_path):  # noqa: F811
+    """Four ranks: their own choice of addresses, LIDs alone, rdma_cm."""
+    four_ranks(place, stack, programs, tmp_path, {"UCX_NET_DEVICES": "softib0:1", **env})
 
 
 @rig.over_places(**OVER, program=["lid_send", "lid_write", "lid_datagram"])

@@ -15,7 +15,7 @@ import time
 import pytest
 
 import rig
-from test_cm_tools import qperf, rping_ends
+from test_cm_tools import fi_pingpong, qperf, rping_ends
 from test_perftest import perftest
 
 OVER = {"places": rig.IWARP_PLACES}
@@ -251,13 +251,7 @@ def test_fio(place, verb, tmp_path):
 
 @rig.over_places(places=["iwarp_netns"], endpoint=["msg", "rdm"])
 def test_fi_pingpong(place, endpoint):
-    if missing := rig.need("fi_pingpong"):
-        pytest.skip(f"not installed: {missing}")
-    port = rig.free_port()
-    rig.need_alone(place.server, ["fi_pingpong", "-p", "tcp", "-e", "msg", "-B", port], port)
-    provider = {"msg": "verbs", "rdm": "verbs;ofi_rxm"}[endpoint]
-    cmd = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", 20]
-    place.pair([*cmd, "-B", port], [*cmd, "-P", port, place.host], port, limit=60)
+    fi_pingpong(place, endpoint)
 
 
 # ---- what iWARP has not ----------------------------------------------------

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 import rig
+from test_cm_tools import fi_pingpong, four_rails
+from test_mpi import four_ranks, programs  # noqa: F401 (a fixture)
 
 
 def softhca(home, *args, status=0, rundir=None):
@@ -88,6 +90,7 @@ def test_wrong_variables_are_ignored(home):
 
 
 RAILS = ["--rails=4", "--names=mlx5_%d"]
+NAMES = [f"mlx5_{i}" for i in range(4)]
 
 
 def test_counters_are_each_rails(placements, rundir):
@@ -95,10 +98,8 @@ def test_counters_are_each_rails(placements, rundir):
     env = {"SOFTHCA_RUNDIR": rundir}
     place = placements("local")
     place.tool("ib_write_bw", "-F", "-n", 100, "-s", 65536, "-d", "mlx5_2", options=RAILS, env=env)
-    sent = [int(softhca(place.server.prefix, "run", *RAILS, "--", "cat",
-                        f"/sys/class/infiniband/mlx5_{i}/ports/1/counters/port_xmit_data", rundir=rundir).stdout)
-            for i in range(4)]
-    assert sent[2] >= 100 * 65536 // 4 and sent[:2] + sent[3:] == [0, 0, 0], sent
+    sent = rig.sent(place.server, NAMES, RAILS, env)
+    assert sent[2] >= 100 * 65536 and sent[:2] + sent[3:] == [0, 0, 0], sent
     with rig.running(place.server.prefix, ["ib_write_bw", "-F", "-n", 100000000, "-d", "mlx5_1"], RAILS, env):
         def stat():
             return [d for p in json.loads(softhca(place.server.prefix, "stat", "--json", rundir=rundir).stdout)
@@ -169,6 +170,8 @@ def test_of_other_kinds(four, kind, want):
         ["x0-", "x1-", "x2-", "x3-"]
     lids = [d["ports"][0]["lid"] for d in got if "lid" in d["ports"][0]]
     assert len(lids) == 2 * (kind == "--infiniband=both")
+    gids = [g["gid"] for d in got for g in d["ports"][0]["gids"]]
+    assert len(set(gids)) == len(gids), gids    # also of iWARP's, that are the interface's MAC address
 
 
 @pytest.mark.parametrize("options", [[], ["--wire"], ["--same-host=copy"], ["--iwarp"]], ids=lambda o: o[0] if o else "")
@@ -187,12 +190,62 @@ def test_rdma_cm_over_a_rail(placements, options):
         server.kill()
 
 
+def on_hca0(four, hosts=2, rails=RAILS):
+    """The rails of an interface, within a host or between two."""
+    sides = [rig.Side(four.a), rig.Side(four.b)][:hosts]
+    return rig.Placement(f"{hosts} with rails", sides[-1], sides[0], f"10.91.0.{hosts}", f"fd91::{hosts}",
+                         [*rails, "--devices=hca0"])
+
+
 def test_two_hosts(four):
     """Each rail reaches the same of the other host, by its own address."""
-    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
     for rail in 0, 3:
-        pair = place.tool("ib_write_bw", "-F", "-n", 50, "-d", f"mlx5_{rail}", "-x", 0, options=[*RAILS, "--devices=hca0"])
+        pair = on_hca0(four).tool("ib_write_bw", "-F", "-n", 50, "-d", f"mlx5_{rail}", "-x", 0)
         assert f"GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:91:{rail:02d}:02" in pair.client.output()
+
+
+# libfabric, which makes a domain of each rail, and MPI over it and over UCX.
+
+ON_HCA0 = {"FI_VERBS_IFACE": "hca0"}
+
+
+def test_libfabric_finds_rails(four):
+    """By their addresses of the interface that it is told, and none by those of another."""
+    def found(interface):
+        out = rig.Proc(on_hca0(four).client, ["fi_info", "-v", "-p", "verbs", "-t", "FI_EP_MSG"], [*RAILS, "--devices=hca0"],
+                       {"FI_VERBS_IFACE": interface}).done(status=None)
+        return re.findall(r"src_addr: fi_sockaddr_in://(\S+):0\n(?:.*\n)*?\s+fi_domain_attr:\n.*\n\s+name: (\S+)", out)
+    assert found("hca0") == [(f"10.91.{i}.1", d) for i, d in enumerate(NAMES)]
+    assert found("eth") == []
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("endpoint", ["msg", "rdm", "dgram"])
+def test_fi_pingpong(four, hosts, endpoint):
+    """By the rail whose domain it asks for, and no other."""
+    place = on_hca0(four, hosts)
+    suffix, size = ("-dgram", 1000) if endpoint == "dgram" else ("", 100000)
+    for rail in 0, 3:
+        before = rig.sent(place.client, NAMES, place.options)
+        fi_pingpong(place, endpoint, "-d", NAMES[rail] + suffix, "-S", size, host=f"10.91.{rail}.{hosts}", env=ON_HCA0)
+        parts = [n - b for n, b in zip(rig.sent(place.client, NAMES, place.options), before)]
+        assert parts[rail] > 20 * size > sum(parts) - parts[rail], parts
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where, stack", [  # libfabric looks at no address of lo
+    ("loopback", "openmpi-ucx"), *((hosts, f"openmpi-{over}") for hosts in (1, 2) for over in ("ucx", "libfabric"))])
+def test_mpi(four, home, programs, where, stack, tmp_path):  # noqa: F811
+    """UCX deals large messages over all rails."""
+    if where == "loopback":
+        side = rig.Side(home)
+        place = rig.Placement("rails of loopback", side, side, "127.0.0.1", "::1", RAILS)
+    else:
+        place = on_hca0(four, where)
+    before = rig.sent(place.client, NAMES, place.options)
+    said = four_ranks(place, stack, programs, tmp_path, {**four_rails(), **ON_HCA0})
+    parts = [n - b for n, b in zip(rig.sent(place.client, NAMES, place.options), before)]
+    assert (min(parts) if "ucx" in stack else max(parts)) > said // 16, (parts, said)
 
 
 # transfer: a transfer engine's manner, over four rails, each byte checked.
@@ -212,8 +265,7 @@ def test_transfer(placements, options):
 
 @pytest.mark.parametrize("loss", [[], ["--loss=1"]], ids=["", "loss"])
 def test_transfer_between_hosts(four, loss):
-    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
-    pair = place.tool(rig.client("transfer"), client_args=["-n", 2], options=["--rails=4", "--devices=hca0", *loss])
+    pair = on_hca0(four, rails=["--rails=4"]).tool(rig.client("transfer"), client_args=["-n", 2], options=loss)
     assert right(pair, 2) == [0, 0, 1]
 
 
@@ -262,8 +314,7 @@ def test_net_plugin(placements, options):
 @pytest.mark.parametrize("family", [[], ["-6"]], ids=["v4", "v6"])
 @pytest.mark.parametrize("loss", [[], ["--loss=1"]], ids=["", "loss"])
 def test_net_plugin_between_hosts(four, family, loss):
-    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
-    all_right(place.tool(rig.client("netplugin"), *family, options=[*RAILS, "--devices=hca0", *loss]), 4)
+    all_right(on_hca0(four).tool(rig.client("netplugin"), *family, options=loss), 4)
 
 
 def test_net_plugin_on_one_device(placements):
@@ -285,7 +336,6 @@ def test_p2p(placements, type, options):
 
 @pytest.mark.parametrize("type", ["rc", "uc"])
 def test_p2p_between_hosts(four, type):
-    place = rig.Placement("rails", rig.Side(four.b), rig.Side(four.a), "10.91.0.2", "fd91::2")
-    pair = place.tool(rig.client("p2p"), "-t", type, options=["--rails=2", "--devices=hca0", "--loss=1"])
+    pair = on_hca0(four, rails=["--rails=2"]).tool(rig.client("p2p"), "-t", type, options=["--loss=1"])
     m = re.search(r"^20000 writes right, (\d+) sent again$", pair.client.output(), re.M)
     assert m and (int(m[1]) > 0) == (type == "uc"), pair.describe()
