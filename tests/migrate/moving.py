@@ -14,6 +14,7 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests"))
 import netns  # noqa: E402
 from load import Limit  # noqa: E402
+from tally import Failed, Skipped, each, say, skip_all, total  # noqa: E402, F401
 
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(TOP, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
@@ -23,15 +24,6 @@ PR_SET_CHILD_SUBREAPER = 36
 SLOW = int(os.environ.get("SOFTHCA_TEST_SLOW", "1"))    # in an emulated machine
 LIMIT = 60 * SLOW   # s, for a program; see load.py
 ADDRESS = "10.92.0.1"
-TABLE = ("<!-- by tests/migrate/run --write -->\n", "<!-- end -->\n")
-
-
-class Failed(Exception):
-    pass
-
-
-class Skipped(Exception):
-    pass
 
 
 def until(true, what, limit=LIMIT):
@@ -249,32 +241,6 @@ def adopt():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-lines = []      # what was said
-
-
-def say(line):
-    lines.append(line)
-    print(line, flush=True)
-
-
-def each(cases):
-    """Runs each of (name, function) and says what came of it; how many of each there are."""
-    n = dict.fromkeys(("passed", "failed", "skipped"), 0)
-    for name, fn in cases:
-        then = time.monotonic()
-        try:
-            said = fn()
-            say(f"ok {name} ({time.monotonic() - then:.1f} s){f': {said}' if said else ''}")
-            n["passed"] += 1
-        except Skipped as e:
-            print(f"SKIPPED {name}: {e}", flush=True)
-            n["skipped"] += 1
-        except (Failed, OSError, subprocess.SubprocessError) as e:
-            print(f"not ok {name}: {e}", flush=True)
-            n["failed"] += 1
-    return n
-
-
 def program(name, only):
     """The same by a program beside this file, which says it itself."""
     n = {}
@@ -289,26 +255,3 @@ def program(name, only):
         print(f"not ok {name}: it has ended with exit status {p.returncode}")
         n = {"passed": n.get("passed", 0), "failed": n.get("failed", 0) + 1, "skipped": n.get("skipped", 0)}
     return n
-
-
-def write(path=os.path.join(TOP, "docs", "MIGRATION.md")):
-    """What cases have measured, into the table of a document. Those that have not run stay."""
-    with open(path) as f:
-        before, rest = f.read().split(TABLE[0])
-    was, after = rest.split(TABLE[1], 1)
-    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", was, re.M)[1:])
-    rows |= {m[1]: m[2] for line in lines if (m := re.fullmatch(r"ok (.+) \([0-9.]+ s\): (.*)", line))}
-    table = "| case | result |\n|---|---|\n" + "".join(f"| {name} | {said} |\n" for name, said in rows.items())
-    with open(path, "w") as f:
-        f.write(before + TABLE[0] + table + TABLE[1] + after)
-
-
-def total(n, seconds=None):
-    """The last line, and the exit status."""
-    print(", ".join(f"{count} {what}" for what, count in n.items()) + (f" in {seconds:.0f} s" if seconds else ""), flush=True)
-    return 1 if n["failed"] else 0
-
-
-def skip_all(cases, why):
-    print(f"SKIPPED, ALL OF IT: {why}")
-    return total({"passed": 0, "failed": 0, "skipped": len(cases)})
