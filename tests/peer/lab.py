@@ -99,10 +99,10 @@ def isolate():
     sys.exit(abs(status))
 
 
-def guest_kernel(version, build):
+def guest_kernel(version, build, *part):
     """The path of a guest's kernel, or None if it is not there."""
     p = subprocess.run([os.path.join(HERE, "guest-kernel"),
-                        "build" if build else "path", version],
+                        "build" if build else "path", version, *part],
                        stdout=subprocess.PIPE, text=True)
     return p.stdout.strip() if p.returncode == 0 else None
 

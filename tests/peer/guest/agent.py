@@ -45,6 +45,8 @@ def make_root():
     os.chdir("/")
     mount("proc", "/proc")
     mount("sysfs", "/sys")
+    if os.path.exists("/sys/kernel/config"):
+        mount("configfs", "/sys/kernel/config")
     mount("devtmpfs", "/dev")
     os.makedirs("/dev/pts", exist_ok=True)
     os.makedirs("/dev/shm", exist_ok=True)
