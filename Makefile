@@ -51,6 +51,10 @@ test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 test-peer: build-tests ## against the kernel's RDMA drivers (rxe, siw) in guests; writes docs/INTEROP.md
 	@tests/peer/run --build-guest $(PEER)
 
+test-storage: build-tests ## NVMe over Fabrics and iSER with the kernel's initiators and targets, in a guest; docs/STORAGE.md
+	@scripts/deps storage
+	@tests/storage/run --build-guest $(STORAGE)
+
 test-page: build ## softhca trace --html in headless Chromium, which this installs
 	@scripts/deps page
 	@/usr/bin/python3 -m pytest -q --no-header -o cache_dir=build/pytest-cache tests/page
@@ -118,4 +122,4 @@ uninstall: ## what make install has put there, of the same PREFIX
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo demo-migrate deb tarball test-packages test-containers test-migrate bench bench-peer asan lint tsan install uninstall clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer test-storage soak demo demo-migrate deb tarball test-packages test-containers test-migrate bench bench-peer asan lint tsan install uninstall clean

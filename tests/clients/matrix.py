@@ -266,7 +266,7 @@ test-arm64` runs perftest, ibverbs-utils, rdmacm-utils with rsockets, iperf3 and
             versions, said = rows(before).get(name, (versions, said))
         out += f"| {name} | {versions} | {f.what} | {said} |\n"
     out += """
-The Linux kernel's rxe as the other end: [INTEROP.md](INTEROP.md). MPI and other launchers: [CLUSTERS.md](CLUSTERS.md).
+The Linux kernel's rxe as the other end: [INTEROP.md](INTEROP.md), and its disks: [STORAGE.md](STORAGE.md). MPI and other launchers: [CLUSTERS.md](CLUSTERS.md).
 
 ## Known flaws of these programs
 

@@ -47,7 +47,7 @@ WORDS = [
     (r"\./my-program\b|\bPROGRAM\b", "$(which ibv_devinfo)"), (r"\b(PID|944)\b", "$PID"), (r"\bDIR\b", "t"),
     (r"\beth0,eth1\b", "lo"), (r"\blog-1234\b", "$(ls log-* | head -1)"),
 ]
-STAYS = r"redis-server|ibping -S"  # a server that does not end by itself
+STAYS = r"redis-server|ibping -S|nvmf controller"  # a server that does not end by itself
 BOUND = 60
 SHELL = r"""
 cd "$1"

@@ -94,6 +94,8 @@ DEFECTS = [
      "its retries are exhausted", "the NAK ends the request", "as specified"),
     ("As requester, it never sends a fenced request after a retry", "until the reads before it are done (11.4.1.1)",
      "as specified"),
+    ("As requester, it executes fast registrations again when it goes back to repeat what is before them: that fails, and the "
+     "QP sends nothing more (STORAGE.md)", "once", "binds windows once"),
     ("It counts transport timeouts while it waits for a receiver that is not ready", "an RNR NAK ends the wait for "
      "the ACK (9.7.6.1.3)", "as specified"),
     ("As requester, it continues a UC message that a lost packet broke, and drops the next one; as responder, it "
