@@ -39,6 +39,7 @@ test-busy: deps ## the same beside a program that keeps all processors busy
 
 test-full: deps ## the same with the whole matrix of real clients (about an hour)
 	@scripts/deps full
+	@tests/packages/bare.py || echo "without it, what runs there is skipped" >&2
 	@scripts/test --full
 
 test-arm64: deps ## cross-builds for arm64 by gcc and clang; tests under qemu-user, and in an emulated machine

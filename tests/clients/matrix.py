@@ -90,6 +90,16 @@ FAMILIES = {
     "libfabric": Family(
         "libfabric-bin", "fi_pingpong, provider verbs: endpoints msg, dgram, and rdm over ofi_rxm, data checked",
         ["test_cm_tools.py::test_fi_pingpong"], []),
+    "RPCs over libfabric": Family(
+        "libfabric1", "a program of our own in the manner of Mercury, over verbs;ofi_rxm: requests and answers, bulk "
+        "transfers both ways by the peer's keys, canceled receives, progress by FI_WAIT_FD, 1,000 endpoints; every byte "
+        "checked; also InfiniBand, iWARP and with losses. Debian 13's libfabric 2.1 beside it, and both as each other's peer",
+        ["test_fabric_rpc.py::"],
+        ["By libfabric's defaults an endpoint of verbs;ofi_rxm has 50 MiB of buffers. With FI_OFI_RXM_BUFFER_SIZE=2048, "
+         "FI_OFI_RXM_MSG_TX_SIZE=16, FI_OFI_RXM_MSG_RX_SIZE=16 and FI_OFI_RXM_USE_SRX=1 it has 6 MiB, and ten descriptors.",
+         "A completion queue has room for FI_UNIVERSE_SIZE peers, 256 by default. With more it overruns, and nothing more "
+         "completes.",
+         "Where lo is the only interface it finds no device: it leaves out the addresses of lo."]),
     "Open MPI over UCX": Family(
         "openmpi-bin libucx0", "four ranks on one host and on two: point to point, collectives, one-sided",
         [r"test_mpi.py::test_mpi\[.*openmpi-ucx"],

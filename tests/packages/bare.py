@@ -1,18 +1,22 @@
+#!/usr/bin/python3
 """Bare Debian systems: made once (debootstrap, kept in the user's cache), used as overlays that vanish.
 
 Needs root, for chroot(2) and mounts, and the package archive that this machine uses.
-One of arm64 is run by qemu-user (tests/packages/emulated).
+One of arm64 is run by qemu-user (tests/packages/emulated). Run as a program it makes
+those that the real clients use, which may run where the archive cannot be reached.
 """
 import contextlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "softhca", "packages")
 EMULATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "emulated")
 LIMIT = 900     # s, for one command
+LIBFABRIC = ("libfabric1", "libisal2")  # with what softhca itself needs there
 
 
 # As debootstrap makes them.
@@ -45,23 +49,24 @@ def command(argv, cwd=None):
     return p.stdout
 
 
-def base(suite, architecture=None):
-    """A minimal system, made once."""
-    path = os.path.join(CACHE, f"{suite}-{architecture}" if architecture else suite)
+def base(suite, architecture=None, include=()):
+    """A minimal system, with some packages more, made once."""
+    path = os.path.join(CACHE, "+".join([f"{suite}-{architecture}" if architecture else suite, *include]))
     if os.path.exists(os.path.join(path, "etc", "debian_version")):
         return path
     os.makedirs(CACHE, exist_ok=True)
     made = tempfile.mkdtemp(prefix=f"{suite}-", dir=CACHE)
+    words = ["debootstrap", "--variant=minbase", *([f"--include={','.join(include)}"] if include else [])]
     try:
         if architecture:
-            command(["debootstrap", "--variant=minbase", f"--arch={architecture}", "--foreign", suite, made, archive()])
+            command([*words, f"--arch={architecture}", "--foreign", suite, made, archive()])
             # Its namespace may make no devices; where it takes itself for a container it does not insist.
             for name, major, minor in DEVICES:
                 if not os.path.exists(f"{made}/dev/{name}"):
                     command(["mknod", "-m", "666", f"{made}/dev/{name}", "c", str(major), str(minor)])
             command([EMULATED, "env", "container=lxc", "chroot", made, "/debootstrap/debootstrap", "--second-stage"])
         else:
-            command(["debootstrap", "--variant=minbase", suite, made, archive()])
+            command([*words, suite, made, archive()])
         os.rename(made, path)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -71,7 +76,7 @@ def base(suite, architecture=None):
 class System:
     """A copy of a base that is gone at the end."""
 
-    def __init__(self, suite, architecture=None):
+    def __init__(self, suite, architecture=None, include=()):
         self.prefix = [EMULATED] if architecture else []
         with contextlib.ExitStack() as stack:
             work = tempfile.mkdtemp(prefix="softhca-packages-")
@@ -80,7 +85,7 @@ class System:
             for name in ("upper", "work", "root"):
                 os.mkdir(f"{work}/{name}")
             self.root = f"{work}/root"
-            self.mount(stack, ["-t", "overlay", "-o", f"lowerdir={base(suite, architecture)},upperdir={work}/upper,"
+            self.mount(stack, ["-t", "overlay", "-o", f"lowerdir={base(suite, architecture, include)},upperdir={work}/upper,"
                                f"workdir={work}/work", "overlay", self.root])
             self.mount(stack, ["--bind", "/dev", f"{self.root}/dev"])
             self.mount(stack, ["-t", "tmpfs", "tmpfs", f"{self.root}/dev/shm"])
@@ -133,3 +138,10 @@ def install_tree(top, where):
         if os.path.lexists(os.path.join(top, name)):
             os.makedirs(os.path.dirname(os.path.join(where, name)), exist_ok=True)
             shutil.copy2(os.path.join(top, name), os.path.join(where, name), follow_symlinks=False)
+
+
+if __name__ == "__main__":
+    try:
+        base("trixie", include=LIBFABRIC)
+    except (Failed, OSError) as failed:
+        sys.exit(f"no bare Debian 13: {failed}")
