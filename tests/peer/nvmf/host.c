@@ -110,32 +110,45 @@ static void queue_lose(struct host_queue *q, const char *why, int status)
 	}
 }
 
+/* What is wrong with a response, or NULL. */
+static const char *response_check(const struct host_queue *q,
+				  const struct ibv_wc *wc, const uint8_t *cqe)
+{
+	const uint16_t cid = get_le16(cqe + CQE_CID);
+	const struct command *c = &q->command[cid < q->depth ? cid : 0];
+
+	if (wc->byte_len < CQE_SIZE)
+		return "a response capsule of less than 16 bytes";
+	if (cid >= q->depth || !c->busy || c->status != PENDING)
+		return "a response to a command that waits for none";
+	if (!(wc->wc_flags & IBV_WC_WITH_INV))
+		return c->bound && get_le16(cqe + CQE_STATUS) >> 1 == 0 ?
+			       "the key of a command is not invalidated" :
+			       NULL;
+	return c->bound && wc->invalidated_rkey == c->window->rkey ?
+		       NULL :
+		       "a key is invalidated that is none of its command";
+}
+
 static void responded(struct host_queue *q, const struct ibv_wc *wc,
 		      const uint8_t *cqe)
 {
-	const uint16_t cid = get_le16(cqe + CQE_CID);
-	struct command *c = &q->command[cid];
-	struct ibv_send_wr inv = { .wr_id = (uintptr_t)c,
-				   .opcode = IBV_WR_LOCAL_INV,
+	const char *wrong = response_check(q, wc, cqe);
+	struct ibv_send_wr inv = { .opcode = IBV_WR_LOCAL_INV,
 				   .send_flags = IBV_SEND_SIGNALED };
+	struct command *c;
 
-	if (wc->byte_len < CQE_SIZE || cid >= q->depth || !c->busy ||
-	    c->status != PENDING)
-		die("queue %u: a response of %u bytes to command %u, which "
-		    "waits for none",
-		    q->qid, wc->byte_len, cid);
+	if (wrong) {
+		queue_lose(q, wrong, LOST);
+		return;
+	}
+	c = &q->command[get_le16(cqe + CQE_CID)];
 	c->result = get_le(cqe + CQE_DW0, 8);
 	c->status = get_le16(cqe + CQE_STATUS) >> 1;
 	if (wc->wc_flags & IBV_WC_WITH_INV) {
-		if (!c->bound || wc->invalidated_rkey != c->window->rkey)
-			die("queue %u, command %u: key 0x%x is invalidated, "
-			    "which is none of its own",
-			    q->qid, cid, wc->invalidated_rkey);
 		q->host->invalidated++;
 	} else if (c->bound) {
-		if (!c->status)
-			die("queue %u, command %u: its key is not invalidated",
-			    q->qid, cid);
+		inv.wr_id = (uintptr_t)c;
 		inv.invalidate_rkey = c->window->rkey;
 		c->posted += link_send(&q->link, &inv);
 	}
