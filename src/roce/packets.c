@@ -153,7 +153,8 @@ static inline void request_comes(struct roce_qp *qp, const struct roce_rx *pkt,
 	 * rxe, which never sets MigReq, forgets what its program posts while an
 	 * ACK comes in (Linux 6.1 and 6.12).
 	 */
-	qp->rsp.ack_first = !pkt->h.mig_req && !pkt->host;
+	if (!pkt->host)
+		qp->rsp.ack_first = !pkt->h.mig_req;
 }
 
 __attribute__((noinline)) static void
@@ -410,6 +411,14 @@ void roce_tx_wait(struct roce_qp *qp, uint64_t until_ns)
 bool roce_tx_busy(const struct roce_qp *qp)
 {
 	return qp->busy;
+}
+
+bool roce_is_idle(const struct roce_qp *qp)
+{
+	return qp->base.sq.nxt == qp->base.sq.tail && !rsp_ready(qp) &&
+	       !probe_is_due(&qp->req) &&
+	       !(qp->busy | qp->pace.next_ns | qp->req.timer_ns |
+		 qp->req.rnr_until_ns);
 }
 
 uint64_t roce_deadline(const struct roce_qp *qp)

@@ -343,6 +343,8 @@ uint64_t roce_deadline(const struct roce_qp *qp);
 /* Whether that may be a millisecond late: it is only a look for what has been
  * lost, and nothing seems to be. */
 bool roce_deadline_is_lax(const struct roce_qp *qp);
+/* Whether nothing waits to be sent, and there is no deadline. */
+bool roce_is_idle(const struct roce_qp *qp);
 void roce_expire(struct roce_qp *qp, uint64_t now_ns);
 
 /*

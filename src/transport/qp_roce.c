@@ -157,20 +157,30 @@ __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 	follow_deadline(qp, now);
 }
 
-static void qp_roce_flush(struct qp *core, uint64_t now, bool all)
+/* There is something to do: to send, or only to look for what is lost. */
+__attribute__((noinline)) static void qp_roce_flush_any(struct qp *core,
+							uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
-	struct roce_qp *r = roce_qp(core);
 
-	if (all)
-		roce_ack_release(r);
-	/* After most packets there is nothing to do, or to look for what is lost. */
-	if (core->sq.nxt != core->sq.tail || roce_tx_waiting(r) ||
+	if (core->sq.nxt != core->sq.tail || roce_tx_waiting(roce_qp(core)) ||
 	    shca_xrc_is_remote_rsp(qp))
 		qp_roce_flush_on(core, now, all);
 	else
 		follow_deadline(qp, now);
-	engine_ack_waits(&qp->sched, roce_ack_held(r));
+	engine_ack_waits(&qp->sched, roce_ack_held(roce_qp(core)));
+}
+
+static void qp_roce_flush(struct qp *core, uint64_t now, bool all)
+{
+	struct shca_qp *qp = core->owner;
+
+	if (all)
+		roce_ack_release(roce_qp(core));
+	/* After most packets there is not. */
+	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_remote_rsp(qp) ||
+	    is_unwatched(qp) || qp->sched.ack_waits)
+		qp_roce_flush_any(core, now, all);
 }
 
 /* What has just been posted: mostly a small message, and that is all. */
