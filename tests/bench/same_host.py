@@ -344,6 +344,10 @@ LIMITS = {
     "ib_write_bw_1m": "TLB misses behind each process_vm_writev, of which a write takes one",
     "ib_read_bw_1m": "process_vm_readv itself, of which a read takes one: it is slower than process_vm_writev",
     "ib_send_bw_64k": "the receiver copies, completes and posts again, one after the other",
+    **{f"ib_send_{of}_shared": "what limits it within one namespace: it takes the same instructions and system calls there"
+       for of in ("lat_8", "lat_64k", "bw_64k")},
+    "ib_send_bw_64k_shared_copy": "two copies of each byte, one by each end, through a ring of 64 KiB; a veth pair carries a "
+                                  "run of 64 KB at once",
     "ib_send_bw_64": "the receiver's instructions a message",
     "ib_send_bw_64_l16": "the receiver's instructions a message",
     "ib_send_lat_e": "beside the wake-up itself the completion channel's descriptor is written and read, since the program "

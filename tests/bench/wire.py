@@ -146,7 +146,9 @@ BESIDE = ["store"]
 STREAM = ("each end copies the payload twice and computes a CRC of it (packets are put together and taken apart beside "
           "the kernel's copy); UDP copies it once at each end")
 PING = ("a message and the ACK behind it are two datagrams in one sendmsg(2) of an unconnected socket, and have a CRC; "
-        "some recvmsg(2) find nothing before one does")
+        "some recvmsg(2) find nothing before one does. Those system calls alone take what the row below says")
+CALLS = ("the kernel's own: an unconnected socket, whose route is looked up for each message, its source address, SO_REUSEPORT "
+         "and steering, TTL and TOS of what comes; and the ACK, a second segment")
 BUSY = "whenever the two ends fall out of step the thread has to wake, on a processor on which the program spins"
 IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: as ib_send_lat, and a wake-up now and then"
 ONE = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
@@ -155,6 +157,9 @@ LIMITS = {
     **probes.LIMITS,
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
        for op, limit in (("send", PING), ("write", BUSY), ("read", IDLE))},
+    **{f"udp_wire{ack}_{p}": CALLS for p in ("wire", "netns") for ack in ("", "_ack")},
+    "udp_bw_crc_64k": "a copy more and a CRC at each end, of which nothing is left out",
+    "ib_send_bw_64_l16": "instructions: 2,500 a message of both ends, in lists of 16 (BENCH=instructions)",
     **{f"ib_{op}_bw_{size}": STREAM for size in SIZES for op in ("write", "read", "send")},
     "ib_send_lat_e_one": ONE, "switches_e_one": ONE,
     "ib_send_lat_busy": "it polls four times before it sleeps, with a timeout, and looks now and then whether it still has to",
