@@ -275,6 +275,9 @@ void engine_qpn_free(struct engine *e, struct engine_qp *qp)
 	c->used--;
 	pthread_mutex_unlock(&e->qpn_lock);
 	engine_quiesce(e);
+	/* It may have stayed on a list, which is a reference to it. */
+	if (atomic_load(&qp->is_held))
+		delayed_ack_release_all(e, clock_ns());
 }
 
 bool engine_qps_look(struct engine *e,
