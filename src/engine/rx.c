@@ -164,14 +164,11 @@ __attribute__((noinline)) static void rx_turn(struct rx_round *r,
 }
 
 /* Mostly it is the first packet of a round, or for the QP of the one before. */
-void rx_packet(void *round, const struct roce_rx *pkt)
+static inline void rx_next(struct rx_round *r, const struct roce_rx *pkt)
 {
-	struct rx_round *r = round;
 	const uint32_t qpn = pkt->h.dest_qpn;
 	struct engine_qp *qp = r->cur;
 
-	if (!r->now && roce_rx_timed(pkt))
-		r->now = clock_ns();
 	if (!qp) {
 		qp = qpn - 2 < ROCE_MULTICAST_QPN - 2 ?
 			     engine_qp_find(r->e, qpn) :
@@ -188,6 +185,24 @@ void rx_packet(void *round, const struct roce_rx *pkt)
 	}
 	if (!qp->dead)
 		qp->ops->rx(qp, pkt, r->now);
+}
+
+/* Apart: what comes by a ring is not timed. */
+__attribute__((noinline)) static void rx_timed(struct rx_round *r,
+					       const struct roce_rx *pkt)
+{
+	r->now = clock_ns();
+	rx_next(r, pkt);
+}
+
+void rx_packet(void *round, const struct roce_rx *pkt)
+{
+	struct rx_round *r = round;
+
+	if (!r->now && roce_rx_timed(pkt))
+		rx_timed(r, pkt);
+	else
+		rx_next(r, pkt);
 }
 
 void rx_fault(void *round, const struct roce_rx *pkt)
