@@ -56,14 +56,18 @@ static error_t parse_migrate(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
-/* A command line of the user's, with a limit by what it does itself. */
-static int run(const char *line)
+/* Of system(3) or pclose(3): an exit status, or -errno. */
+static int result_of(int status)
 {
-	int status = system(line);
-
 	return status < 0        ? -errno :
 	       WIFEXITED(status) ? WEXITSTATUS(status) :
 				   -EINTR;
+}
+
+/* A command line of the user's, with a limit by what it does itself. */
+static int run(const char *line)
+{
+	return result_of(system(line));
 }
 
 /* 0 or -errno with why. */
@@ -212,12 +216,10 @@ static int copy(struct migrate *g, char *what, char *but)
 /* What became of it there; of no image: nothing. */
 static int end_there(struct migrate *g)
 {
-	int status = g->there ? pclose(g->there) : 0;
+	const int rc = g->there ? result_of(pclose(g->there)) : 0;
 
 	g->there = NULL;
-	return status < 0        ? -errno :
-	       WIFEXITED(status) ? WEXITSTATUS(status) :
-				   -EINTR;
+	return rc;
 }
 
 static int copy_and_restore(struct migrate *g)

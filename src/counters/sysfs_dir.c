@@ -11,6 +11,7 @@
  * others cannot enter, and everything below is reached through its descriptor.
  */
 #include "sysfs_dir.h"
+#include "base/hash64.h"
 #include "base/sys.h"
 #include "counter_file.h"
 #include "os/owner.h"
@@ -82,16 +83,10 @@ void sysfs_dir_link(struct sysfs_dir *t, const char *dir, const char *name,
 		t->err = t->link(t, path, target);
 }
 
-#define HASH_BEGIN 0xcbf29ce484222325
-
-/* FNV-1a */
-static uint64_t hash_more(uint64_t hash, const char *p)
+/* Of a text, its end included. */
+static uint64_t hash_more(uint64_t hash, const char *text)
 {
-	do {
-		hash ^= (unsigned char)*p;
-		hash *= 0x100000001b3;
-	} while (*p++);
-	return hash;
+	return hash64_bytes(hash, text, strlen(text) + 1);
 }
 
 static int hash_entry(struct sysfs_dir *t, const char *path, const char *text)
@@ -116,7 +111,7 @@ static int make_parents(int dir, const char *path)
 /* Where its text is, or is to be; NULL: there is no room to note it. */
 static struct text *text_slot(struct sysfs_dir *t, const char *text)
 {
-	const uint64_t hash = hash_more(HASH_BEGIN, text) | 1;
+	const uint64_t hash = hash_more(HASH64_BEGIN, text) | 1;
 
 	for (size_t i = hash % TEXTS;; i = (i + 1) % TEXTS) {
 		struct text *s = &t->texts[i];
@@ -416,7 +411,7 @@ int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
 {
 	struct sysfs_dir sum = { .file = hash_entry,
 				 .link = hash_entry,
-				 .hash = HASH_BEGIN };
+				 .hash = HASH64_BEGIN };
 	struct sysfs_dir disk = { .file = write_entry, .link = write_link };
 	char home[PATH_MAX], name[TREE_NAME_LEN + 1], half[64], none[512];
 	int fd, err;

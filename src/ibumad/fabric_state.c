@@ -47,9 +47,7 @@ static uint64_t name_of(const char *text, size_t len, const struct stat *st)
 	uint64_t h = hash64(VERSION) ^ (uint64_t)st->st_mtim.tv_sec;
 
 	h = hash64(h) ^ (uint64_t)st->st_mtim.tv_nsec;
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ (uint8_t)text[i]) * 0x100000001b3;
-	return hash64(h);
+	return hash64(hash64_bytes(h, text, len));
 }
 
 void fabric_state_init(struct fabric_state *s, const char *path,

@@ -9,6 +9,7 @@
 #include "verbs.h"
 
 #include "base/gid.h"
+#include "base/hash64.h"
 #include "base/say.h"
 #include "base/why.h"
 #include "link/rocev1.h"
@@ -45,14 +46,9 @@ const char *shca_sysfs_path(void)
 	return sysfs_path;
 }
 
-#define FNV_BEGIN 0xcbf29ce484222325
-
-/* FNV-1a */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-	for (; *text; text++)
-		hash = (hash ^ (uint8_t)*text) * 0x100000001b3;
-	return hash;
+	return hash64_bytes(hash, text, strlen(text));
 }
 
 /* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), which rails of one
@@ -84,7 +80,7 @@ static __be64 device_guid(const struct shca_device *dev)
 	}
 	/* Only loopback: the host name's hash, the same on each start. */
 	gethostname(host, sizeof(host) - 1);
-	hash = hash_text(FNV_BEGIN, host);
+	hash = hash_text(HASH64_BEGIN, host);
 	memcpy(guid, &hash, sizeof(guid));
 	guid[7] ^= (uint8_t)dev->index;
 	guid[0] = (uint8_t)((guid[0] & ~1) | 2); /* locally administered */
@@ -422,7 +418,7 @@ static bool same_gid(const struct netdev_gid *a, const struct netdev_gid *b)
 static uint64_t gids_key(const struct shca_device *dev)
 {
 	const char *addr = config_get()->addr;
-	uint64_t hash = hash_text(FNV_BEGIN, dev->ifnames);
+	uint64_t hash = hash_text(HASH64_BEGIN, dev->ifnames);
 	struct gid_text text;
 
 	for (size_t i = 0; i < dev->rail.n; i++)
