@@ -2,6 +2,7 @@
  * test_registry.c - processes that join, lease, receive, listen and die
  */
 #include "gid.h"
+#include "open_fds.h"
 #include "registry_dir.h"
 #include "testclock.h"
 
@@ -225,18 +226,6 @@ static void who_holds_a_seat_hides_nobody(void **state)
 	registry_leave(r);
 }
 
-static unsigned open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	unsigned n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 /* The lock of a slot's seat (registry_file.c), which nobody else can have then. */
 static void hold_seat(unsigned slot, int told)
 {
@@ -257,7 +246,7 @@ static void hold_seat(unsigned slot, int told)
 static void seat_that_cannot_be_had_costs_nothing(void **state)
 {
 	struct registry *r = join();
-	unsigned slot = registry_slot(r), before = open_files(), failed = 0;
+	unsigned slot = registry_slot(r), before = open_fds(), failed = 0;
 	struct registry_other other = { .n = 0 };
 	struct child c = { 0 };
 	int told[2], seat = -1;
@@ -276,13 +265,13 @@ static void seat_that_cannot_be_had_costs_nothing(void **state)
 		assert_int_equal(registry_away(r, &seat), -EAGAIN);
 		assert_int_equal(in_child(see_holder, &slot), 1);
 		if (!i)
-			failed = open_files();
-		assert_int_equal(open_files(), failed);
+			failed = open_fds();
+		assert_int_equal(open_fds(), failed);
 	}
 	child_kill(&c);
 	assert_int_equal(registry_away(r, &seat), 0);
 	assert_int_equal(registry_back(r, dir, &other, &why), 0);
-	assert_int_equal(open_files(), before);
+	assert_int_equal(open_fds(), before);
 	registry_leave(r);
 }
 

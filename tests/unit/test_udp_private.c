@@ -1,9 +1,9 @@
 /*
  * test_udp_private.c - private ports: whose they are, and who may use them
  */
+#include "open_fds.h"
 #include "udp_node.h"
 
-#include <dirent.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -178,18 +178,6 @@ static void other_users_neither_send_nor_hear(void **state)
 	}
 	strangers_at_the_port(true);
 	strangers_at_the_port(false);
-}
-
-static unsigned open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	unsigned n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 /* Port 4791 does where no more sockets can be had, if the peer is there. */
