@@ -35,7 +35,10 @@ static bool is_inside(const struct poller *p)
 
 static bool polls_ceased(const struct poller *p)
 {
-	return count_get(&p->polls) == p->seen && !is_inside(p);
+	const uint32_t polls = count_get(&p->polls);
+
+	return (polls == p->seen || polls == count_get(&p->armed)) &&
+	       !is_inside(p);
 }
 
 bool poller_asks(const struct poller *p)

@@ -27,7 +27,8 @@
  *   so there are fewer.
  * - A poll that goes on counts as well: it may take many large packets.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
- *   in poll(2). When it arms one, the thread steps forward.
+ *   in poll(2). When it arms one, the thread steps forward, and what it has
+ *   polled before counts no more.
  * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
  *   Where it alone does, the thread rests: it has stepped back and does not
  *   even tick. When the program wakes up, the thread steps forward again, or
@@ -74,6 +75,7 @@ struct poller {
 	_Atomic uint32_t sends; /* by UDP; the same */
 	_Atomic bool sending; /* one goes on; the same */
 	_Atomic bool inside; /* a poll goes on; or another ends just now */
+	_Atomic uint32_t armed; /* polls when a CQ was armed last */
 	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
@@ -103,6 +105,15 @@ static inline void poller_polled(struct poller *p)
 	uint32_t n = atomic_load_explicit(&p->polls, memory_order_relaxed);
 
 	atomic_store_explicit(&p->polls, n + 1, memory_order_relaxed);
+}
+
+/* It has armed a CQ. */
+static inline void poller_armed(struct poller *p)
+{
+	atomic_store_explicit(
+		&p->armed,
+		atomic_load_explicit(&p->polls, memory_order_relaxed),
+		memory_order_relaxed);
 }
 
 /* The call in which a program polls begins, ends. */

@@ -233,6 +233,7 @@ void engine_poll(struct engine *e, bool armed)
 void engine_watch(struct engine *e)
 {
 	spin_arm(&spin);
+	poller_armed(&e->poller);
 	/* If it does not sleep there any more, the next tick makes up for it. */
 	if (poller_is_back(&e->poller) && !sleep_is_waiter(e))
 		progress_step_forward(e, clock_ns());

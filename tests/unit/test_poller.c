@@ -448,6 +448,28 @@ static void rests_when_nothing_happens(void **state)
 	assert_int_equal(poller_wake(&p, now, false), POLLER_FORWARD);
 }
 
+/* A program that polls some times before it arms its CQ, and sleeps in poll(2)
+ * then, is not tried: what wakes it comes from the thread. */
+static void who_arms_is_not_tried(void **state)
+{
+	bool left;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 100; i++) {
+		poller_polled(&p);
+		poller_polled(&p);
+		poller_armed(&p);
+		assert_false(poller_asks(&p));
+		assert_false(packet(false, &left));
+		assert_false(left);
+	}
+	/* Others may poll meanwhile. */
+	poller_armed(&p);
+	assert_false(packet(true, &left));
+	assert_true(left);
+}
+
 /* What comes meanwhile on another link is the thread's. */
 static void who_sleeps_is_not_tried(void **state)
 {
@@ -499,6 +521,7 @@ int main(void)
 		cmocka_unit_test_setup(forward_once, setup),
 		cmocka_unit_test_setup(rests, setup),
 		cmocka_unit_test_setup(rests_when_nothing_happens, setup),
+		cmocka_unit_test_setup(who_arms_is_not_tried, setup),
 		cmocka_unit_test_setup(who_sleeps_is_not_tried, setup),
 		cmocka_unit_test_setup(blocked_for_long, setup),
 	};
