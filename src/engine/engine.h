@@ -312,6 +312,16 @@ void engine_poll(struct engine *e, bool armed);
 /* A program is about to sleep until something happens: the thread receives,
  * unless the program does so by engine_wait(). */
 void engine_watch(struct engine *e);
+/*
+ * What wakes a program waits until this thread has let go of the link and the
+ * QP: on the same CPU a program that wakes runs at once, and would find both
+ * taken. False: the thread receives nothing just now, so the caller does it.
+ */
+struct engine_after {
+	struct engine_after *next;
+	void (*run)(struct engine_after *a);
+};
+bool engine_after(struct engine_after *a);
 /* On return no packet that was received before is being handed to a QP. */
 void engine_quiesce(struct engine *e);
 /* On return the QPs have what processes of this host had sent by shared memory

@@ -17,6 +17,33 @@
 static _Thread_local
 	__attribute__((tls_model("initial-exec"))) struct spin spin;
 
+/* What this thread does when it has received, last first. */
+static _Thread_local
+	__attribute__((tls_model("initial-exec"))) struct afterwards {
+	bool receives;
+	struct engine_after *first;
+} after;
+
+bool engine_after(struct engine_after *a)
+{
+	if (!after.receives)
+		return false;
+	a->next = after.first;
+	after.first = a;
+	return true;
+}
+
+__attribute__((noinline)) static void after_run(void)
+{
+	struct engine_after *a = after.first, *next;
+
+	after.first = NULL;
+	for (; a; a = next) {
+		next = a->next;
+		a->run(a);
+	}
+}
+
 /* What else is due by now. */
 __attribute__((noinline)) static void due(struct engine *e, uint64_t now)
 {
@@ -40,6 +67,7 @@ receive(struct engine *e, uint64_t now, bool *busy)
 	round.naps = atomic_load(&e->naps);
 	round.cur = NULL;
 	round.n = 0;
+	after.receives = true;
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
 		const struct link_ops *ops = link_now(l);
@@ -71,6 +99,9 @@ receive(struct engine *e, uint64_t now, bool *busy)
 		e->ops->settle(e, round.now ? round.now : clock_ns());
 	if (round.now)
 		due(e, round.now);
+	after.receives = false;
+	if (after.first)
+		after_run();
 	return n;
 }
 

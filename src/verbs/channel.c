@@ -15,6 +15,7 @@
 #include "hooks/trace.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 
 /* So many events in a row that were there when they were asked for: the program
@@ -28,6 +29,34 @@
  */
 #define UNTOKENED_NS 200000
 #define UNTOKENED_SKIP_MAX 1024
+
+/* The thread that has raised them has received. Then the channel may go. */
+static void late_count(struct engine_after *after)
+{
+	struct shca_channel *ch =
+		container_of(after, struct shca_channel, after);
+	uint32_t n;
+
+	pthread_mutex_lock(&ch->lock);
+	while ((n = ch->late)) {
+		ch->late = 0;
+		pthread_mutex_unlock(&ch->lock);
+		shca_token_put(ch->ch.fd, n);
+		pthread_mutex_lock(&ch->lock);
+	}
+	ch->awaited = false;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+/* Until no thread has events to count. Lock held. */
+static void late_wait(struct shca_channel *ch)
+{
+	while (ch->awaited) {
+		pthread_mutex_unlock(&ch->lock);
+		sched_yield();
+		pthread_mutex_lock(&ch->lock);
+	}
+}
 
 int shca_channel_create(struct ibv_context *ibctx,
 			struct ibv_comp_channel **out)
@@ -44,6 +73,7 @@ int shca_channel_create(struct ibv_context *ibctx,
 	if (!ch)
 		return -ENOMEM;
 	ch->ch.context = ibctx;
+	ch->after.run = late_count;
 	ch->ch.fd = shca_token_fd();
 	if (ch->ch.fd < 0) {
 		err = ch->ch.fd;
@@ -145,6 +175,8 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 		return -EIO;
 	pthread_mutex_lock(&ch->lock);
 	busy = ibch->refcnt;
+	if (!busy)
+		late_wait(ch);
 	/* Unless it is this thread, which has jumped out of it. */
 	used = (ch->waits && !pthread_equal(ch->waiter, pthread_self())) ||
 	       ch->reading;
@@ -196,6 +228,11 @@ void shca_channel_push(struct shca_channel *ch, struct shca_cq *cq)
 		if (!counted && !ch->waits)
 			untokened_leave(ch);
 	}
+	if (counted && (ch->awaited || engine_after(&ch->after))) {
+		ch->awaited = true;
+		ch->late++;
+		counted = false;
+	}
 	pthread_mutex_unlock(&ch->lock);
 	/* Whom it wakes takes the lock. */
 	if (counted)
@@ -214,6 +251,8 @@ uint32_t shca_channel_clean(struct shca_channel *ch, struct shca_cq *cq)
 			ch->queue[kept++ & (ch->size - 1)] = other;
 		else if (ch->untokened)
 			ch->untokened--;
+		else if (ch->late)
+			ch->late--;
 		else
 			shca_token_drop(ch->ch.fd);
 	}

@@ -22,6 +22,11 @@ struct shca_channel {
 	uint32_t
 		untokened; /* in the queue, put there by that thread: no token yet */
 	struct backoff left; /* a try: to leave untokened ones without */
+	/* In the queue, put there by a thread that gives them tokens when it has
+	 * received. */
+	uint32_t late;
+	struct engine_after after;
+	bool awaited; /* that thread: the channel stays */
 	_Atomic unsigned
 		prompt; /* events in a row that nobody had waited for */
 	_Atomic bool closed; /* it has been destroyed */

@@ -5,6 +5,10 @@
 
 #include "pair.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+
 /* Numbers are unique, and come back late. */
 static void many_qps(void **state)
 {
@@ -311,12 +315,89 @@ static void request_left_behind_is_waited_for(void **state)
 	end_fini(b);
 }
 
+static struct ibv_qp *watched;
+static volatile sig_atomic_t events, taken;
+
+static void look_at_lock(int sig)
+{
+	struct engine_qp *qp = &to_qp(watched)->sched;
+
+	(void)sig;
+	events++;
+	if (engine_qp_seize(qp))
+		engine_qp_release(qp);
+	else
+		taken++;
+}
+
+/* From now on who writes to fd interrupts this thread. */
+static int interrupt_by(int fd)
+{
+	struct f_owner_ex me = { F_OWNER_TID, gettid() };
+	int s[2];
+
+	signal(SIGIO, look_at_lock);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
+	assert_int_equal(dup2(s[1], fd), fd);
+	close(s[1]);
+	assert_int_equal(fcntl(s[0], F_SETOWN_EX, &me), 0);
+	assert_int_equal(fcntl(s[0], F_SETFL, O_ASYNC), 0);
+	return s[0];
+}
+
+/*
+ * A program that an event wakes posts at once, perhaps on the CPU of the thread
+ * that has raised it: that has let go of the QP before.
+ */
+static void whom_an_event_wakes_finds_the_qp_free(void **state)
+{
+	enum { N = 100 };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_cq *got;
+	struct end a, b;
+	struct ibv_wc wc;
+	uint64_t token;
+	void *context;
+	int fd;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	watched = b.qp;
+	events = taken = 0;
+	fd = interrupt_by(b.ch->fd);
+	for (int i = 0; i < N; i++) {
+		post_recv(&b, 0, 0, 64);
+		assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
+		assert_int_equal(try_send(&a, &wr, 0, 64), 0);
+		wc = wait_wc(a.cq);
+		expect_wc(&wc, 0, IBV_WC_SUCCESS);
+		assert_int_equal(read(fd, &token, sizeof(token)),
+				 sizeof(token));
+		assert_int_equal(write(fd, &token, sizeof(token)),
+				 sizeof(token));
+		assert_int_equal(ibv_get_cq_event(b.ch, &got, &context), 0);
+		assert_ptr_equal(got, b.cq);
+		wc = wait_wc(b.cq);
+		expect_wc(&wc, 0, IBV_WC_SUCCESS);
+	}
+	signal(SIGIO, SIG_DFL);
+	close(fd);
+	ibv_ack_cq_events(b.cq, N);
+	/* The thread may have written, and be on the way to the signal, or have
+	 * the lock for another packet. */
+	assert_in_range(events, N / 2, N);
+	assert_in_range(taken, 0, N / 4);
+	end_fini(&a);
+	end_fini(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(ack_left_behind_counts),
 		TEST(request_left_behind_is_acknowledged),
 		TEST(request_left_behind_is_waited_for),
+		TEST(whom_an_event_wakes_finds_the_qp_free),
 		TEST(many_qps),
 		TEST(gone_connections_let_go),
 		TEST(threads),
