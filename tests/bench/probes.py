@@ -147,9 +147,9 @@ class Probes:
         self.switches["udp"] = (switches() - before) / int(trips)   # those of set-up are few
         return float(us)
 
-    def udp_wire(self, size=8, ack=True):
-        """The same by the system calls that a message takes on our wire, and the ACK behind it."""
-        return float(self.reference("udp_wire_ack" if ack else "udp_wire", size)[0])
+    def udp_wire(self, size=8, kind="udp_wire_ack"):
+        """The same by the system calls that a message takes on our wire, and the ACK behind it but for udp_wire."""
+        return float(self.reference(kind, size)[0])
 
     def tcp_lat(self, size):
         """us one way; both ends spin"""

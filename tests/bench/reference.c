@@ -8,6 +8,7 @@
  *                                                   calls of our wire
  *   reference udp_wire_ack ...                      the same, and a second datagram
  *                                                   behind each message
+ *   reference udp_wire_wait ...                     the same, both ends sleep
  *   reference tcp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference udp_bw_wait ...                       the same on one processor
@@ -26,6 +27,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -39,6 +41,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -223,7 +226,8 @@ static void lat_client(struct end *e, double seconds)
 
 struct wire {
 	bool acks; /* a second segment follows the message */
-	int out, epfd;
+	bool waits;
+	int out, epfd, event;
 	unsigned polls;
 	struct in_addr own;
 	struct sockaddr_in to;
@@ -262,6 +266,21 @@ static bool wire_say(struct end *e)
 	return sendmsg(w->out, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
+/* As ibv_get_cq_event(): whether the channel's descriptor blocks, and then a
+ * sleep on it, the sockets and what else may bring packets. */
+static void wire_wait(const struct end *e)
+{
+	const struct wire *w = e->wire;
+	struct pollfd p[] = { { .fd = w->event, .events = POLLIN },
+			      { .fd = e->fd, .events = POLLIN },
+			      { .fd = w->epfd, .events = POLLIN } };
+	const struct timespec most = { .tv_nsec = 100000000 };
+
+	if (fcntl(w->event, F_GETFL) & O_NONBLOCK)
+		fail("a descriptor that blocks");
+	ppoll(p, 3, &most, NULL);
+}
+
 /* Each message says at which port its sender receives. */
 static bool wire_hear(struct end *e)
 {
@@ -277,7 +296,10 @@ static bool wire_hear(struct end *e)
 			    .msg_controllen = sizeof(control) };
 	struct epoll_event ev;
 
-	if (++w->polls % WIRE_POLLS == 0 && !epoll_wait(w->epfd, &ev, 1, 0))
+	if (w->waits)
+		wire_wait(e);
+	else if (++w->polls % WIRE_POLLS == 0 &&
+		 !epoll_wait(w->epfd, &ev, 1, 0))
 		return false;
 	if (recvmsg(e->fd, &m, MSG_DONTWAIT) < 0)
 		return false;
@@ -348,7 +370,9 @@ static void wire_open(struct end *e, struct wire *w, const char *address,
 	setsockopt(e->fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &steer,
 		   sizeof(steer));
 	w->epfd = epoll_create1(EPOLL_CLOEXEC);
-	if (w->epfd < 0 || epoll_ctl(w->epfd, EPOLL_CTL_ADD, e->fd, &ev))
+	w->event = eventfd(0, EFD_CLOEXEC);
+	if (w->event < 0 || w->epfd < 0 ||
+	    epoll_ctl(w->epfd, EPOLL_CTL_ADD, e->fd, &ev))
 		fail("epoll");
 	if (getsockname(e->fd, (struct sockaddr *)&at, &len))
 		fail("getsockname");
@@ -367,7 +391,8 @@ static void lat(const char *kind, size_t size, double seconds, int port,
 			 .flags = strcmp(kind, "udp_wait") ? MSG_DONTWAIT : 0,
 			 .say = udp_say,
 			 .hear = udp_hear };
-	struct wire w = { .acks = !strcmp(kind, "udp_wire_ack") };
+	struct wire w = { .acks = strcmp(kind, "udp_wire") != 0,
+			  .waits = !strcmp(kind, "udp_wire_wait") };
 
 	if (!strncmp(kind, "udp_wire", 8))
 		wire_open(&e, &w, host, port);

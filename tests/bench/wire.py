@@ -68,7 +68,7 @@ PROBES = {
     **{f"{name}_{place}": ("us", measure(place)) for place in ("wire", "netns") for name, measure in {
         "udp_lat": lambda at: lambda p: p.at(at).udp_lat(),
         "udp_wire_ack": lambda at: lambda p: p.at(at).udp_wire(),
-        "udp_wire": lambda at: lambda p: p.at(at).udp_wire(ack=False),
+        "udp_wire": lambda at: lambda p: p.at(at).udp_wire(kind="udp_wire"),
         "ib_send_lat": lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8),
         "ib_write_lat": lambda at: lambda p: p.at(at).perftest("ib_write_lat", 8),
         "ib_send_lat_recorded": lambda at: lambda p: p.at(at).recorded("ib_send_lat", 8),
@@ -87,6 +87,7 @@ PROBES = {
     "ib_send_bw_64_l16": ("1/s", lambda p: p.at("netns").perftest("ib_send_bw", 64, "-l", 16)),
     **{f"{name}_{place}": (unit, measure(place)) for place in ("netns", "one") for name, unit, measure in (
         ("udp_wait", "us", lambda at: lambda p: p.at(at).udp_lat(waits=True)),
+        ("udp_wire_wait", "us", lambda at: lambda p: p.at(at).udp_wire(kind="udp_wire_wait")),
         ("ib_send_lat_e", "us", lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8, "-e")),
         ("switches_udp", "", lambda at: lambda p: p.switches(at, True)),
         ("switches_e", "", lambda at: lambda p: p.switches(at, False)),
@@ -123,6 +124,8 @@ TABLE = [
       for place, where in (("netns", "two processors"), ("one", "one processor"))
       for title, name, how, bound, beside in (
           ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.5, "udp_wait"),
+          ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.2, "udp_wire_wait"),
+          ("its system calls", "udp_wire_wait", MOST, 1.2, "udp_wait"),
           ("switches a round trip", "switches_e", MORE, 1, "switches_udp"))),
     ("ib_send_lat 8 B, one processor", "ib_send_lat_one", MOST, 2.0, "ib_send_lat_e_one"),
     ("ib_send_lat 8 B, others compute", "ib_send_lat_busy", MOST, 2.0, "udp_wait_busy"),
@@ -132,6 +135,7 @@ TABLE = [
 NAMES = {
     **{f"udp_lat_{p}": "UDP" for p in ("wire", "netns")},
     **{f"udp_wire_ack_{p}": "its system calls" for p in ("wire", "netns")},
+    **{f"udp_wire_wait_{p}": "its system calls" for p in ("netns", "one")},
     **{f"udp_trip_{p}": "UDP, both ways" for p in ("wire", "netns")},
     **{f"tcp_bw_{size}": "TCP" for size in SIZES},
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
@@ -145,14 +149,18 @@ NAMES = {
 BESIDE = ["store"]
 STREAM = ("each end copies the payload twice and computes a CRC of it (packets are put together and taken apart beside "
           "the kernel's copy); UDP copies it once at each end")
+LONGER = {"write": "; and a message's first packet is longer than those that follow, so it takes 2.25 sendmsg(2), a SEND 0.9",
+          "read": "; and a response's first and last packet are longer than the others: three runs of packets for each 64 KiB"}
 PING = ("a message and the ACK behind it are two datagrams in one sendmsg(2) of an unconnected socket, and have a CRC; "
         "some recvmsg(2) find nothing before one does. Those system calls alone take what the row below says")
 CALLS = ("the kernel's own: an unconnected socket, whose route is looked up for each message, its source address, SO_REUSEPORT "
          "and steering, TTL and TOS of what comes; and the ACK, a second segment")
 BUSY = "whenever the two ends fall out of step the thread has to wake, on a processor on which the program spins"
 IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: as ib_send_lat, and a wake-up now and then"
-ONE = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
-       "ppoll(2) has three to wait for; the rest is a datagram's headers, CRC and route")
+WAIT = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
+        "ppoll(2) has three to wait for before recvmsg(2); what they alone take is in the row below. The rest is headers, "
+        "CRC, timers and two completions")
+WAIT_CALLS = "the kernel's own: " + CALLS.partition(": ")[2] + "; fcntl(2) and ppoll(2) before recvmsg(2), which does not sleep"
 LIMITS = {
     **probes.LIMITS,
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
@@ -160,8 +168,9 @@ LIMITS = {
     **{f"udp_wire{ack}_{p}": CALLS for p in ("wire", "netns") for ack in ("", "_ack")},
     "udp_bw_crc_64k": "a copy more and a CRC at each end, of which nothing is left out",
     "ib_send_bw_64_l16": "instructions: 2,500 a message of both ends, in lists of 16 (BENCH=instructions)",
-    **{f"ib_{op}_bw_{size}": STREAM for size in SIZES for op in ("write", "read", "send")},
-    "ib_send_lat_e_one": ONE, "switches_e_one": ONE,
+    **{f"ib_{op}_bw_{size}": STREAM + LONGER.get(op, "") for size in SIZES for op in ("write", "read", "send")},
+    **{f"{name}_{p}": WAIT for p in ("netns", "one") for name in ("ib_send_lat_e", "switches_e")},
+    **{f"udp_wire_wait_{p}": WAIT_CALLS for p in ("netns", "one")},
     "ib_send_lat_busy": "it polls four times before it sleeps, with a timeout, and looks now and then whether it still has to",
 }
 
