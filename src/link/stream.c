@@ -11,6 +11,7 @@
 #include "hooks/pcap.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -30,6 +31,9 @@
 #define INTERVAL_S 5
 #define COUNT 3
 #define TIMEOUT_MS 30000
+/* How long streams_settle() waits, and between two looks. */
+#define SETTLE_NS 5000000000u
+#define SETTLE_LOOK_NS 500000u
 
 struct streams {
 	struct link link;
@@ -400,6 +404,34 @@ uint32_t stream_segment(const struct stream *s)
 	if (getsockopt(s->fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) || mss < 0)
 		return 0;
 	return (uint32_t)mss;
+}
+
+bool stream_is_acknowledged(const struct stream *s)
+{
+	int left = 0;
+
+	return ioctl(s->fd, SIOCOUTQ, &left) || !left;
+}
+
+static bool streams_acknowledged(struct streams *s)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&s->lock);
+	for (const struct stream *i = s->open; i && all; i = i->next)
+		all = stream_is_acknowledged(i);
+	pthread_mutex_unlock(&s->lock);
+	return all;
+}
+
+void streams_settle(struct streams *s)
+{
+	const uint64_t until = sys_now_ns() + SETTLE_NS;
+
+	if (!s)
+		return;
+	while (!streams_acknowledged(s) && sys_now_ns() < until)
+		sys_sleep(SETTLE_LOOK_NS);
 }
 
 /* What a call has come to: bytes or -errno, in a recording, too. */

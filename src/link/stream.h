@@ -63,6 +63,13 @@ int streams_create(struct streams **s, struct pcap *pcap);
 void streams_hold(struct streams *s);
 void streams_release(struct streams *s);
 struct link *streams_link(struct streams *s);
+/*
+ * Waits, for some seconds at most, until the peers' TCP have all that was sent.
+ * When a process ends, the kernel goes on sending, but resets a stream on which
+ * anything comes, or has come and was not read: what was lost on the way would
+ * never arrive.
+ */
+void streams_settle(struct streams *s);
 
 /*
  * A socket, which does not block, becomes a stream, and belongs to it. 0 or
@@ -104,6 +111,8 @@ int stream_socket(int family);
 void stream_tune(int fd);
 /* The largest segment that goes whole to the peer, in bytes. */
 uint32_t stream_segment(const struct stream *s);
+/* Whether the peer's TCP has all that was sent. */
+bool stream_is_acknowledged(const struct stream *s);
 /* sendmsg(2) and recvmsg(2) of a stream, which do not wait: bytes or -errno. */
 ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n);
 ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n);

@@ -381,6 +381,7 @@ static void process_put(struct engine *e)
 	while (p->refs == 1 && !lingered) {
 		pthread_mutex_unlock(&process_lock);
 		shca_timewait_linger(e, false);
+		streams_settle(e->streams);
 		lingered = true;
 		pthread_mutex_lock(&process_lock);
 	}
@@ -518,6 +519,7 @@ __attribute__((destructor)) static void process_exit(void)
 		return;
 	e = &process->engine;
 	shca_timewait_linger(e, true);
+	streams_settle(e->streams);
 	gsi_farewell(e);
 	if (e->cfg->explain)
 		engine_drops_explain(e);

@@ -32,8 +32,11 @@
 #define RX_LARGE 16384u
 #define RX_AHEAD 256u
 /* How long an initiator may take to read our reply, where it does not say that
- * it has (iwarp_tx_waits()). */
-#define BEGIN_NS 50000000u
+ * it has (iwarp_tx_waits()): BEGINS times as long without anything that its TCP
+ * has not acknowledged. The reply may have to be sent again; siw resets a stream
+ * whose next bytes come with it. */
+#define BEGINS 2
+#define BEGIN_NS 25000000u
 /* When an initiator's first message leaves again (iwarp_tx_asks()): so often,
  * four times as long after each. */
 #define ASKS 4
@@ -226,6 +229,18 @@ static void begin_by(struct shca_qp *qp, uint64_t when)
 	engine_timer_set_lax(qp->sched.engine, &qp->sched, when);
 }
 
+/* Whether it is too early to begin: the peer may not have read our reply. */
+static bool begin_is_early(struct shca_qp *qp)
+{
+	if (!iwarp_tx_waits(iwarp_qp(qp->core)))
+		return false;
+	if (!stream_is_acknowledged(&qp->conn->stream)) {
+		qp->stream.begins = 0;
+		return true;
+	}
+	return ++qp->stream.begins < BEGINS;
+}
+
 /* TCP has the timers, but for one. */
 static void qp_iwarp_expire(struct qp *core, uint64_t now)
 {
@@ -236,6 +251,10 @@ static void qp_iwarp_expire(struct qp *core, uint64_t now)
 		return;
 	if (now < qp->stream.begin_ns) {
 		begin_by(qp, qp->stream.begin_ns);
+		return;
+	}
+	if (begin_is_early(qp)) {
+		begin_by(qp, now + BEGIN_NS);
 		return;
 	}
 	qp->stream.begin_ns = 0;

@@ -102,6 +102,7 @@ struct shca_qp {
 		 * sends its first message again, so many times yet. */
 		uint64_t begin_ns;
 		uint8_t asks;
+		uint8_t begins; /* looks that found the reply acknowledged */
 	} stream;
 	_Atomic bool windows; /* of type 2 may be bound to it */
 
