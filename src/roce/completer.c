@@ -563,7 +563,7 @@ roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns)
 void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
 {
 	const struct roce_requester *r = &qp->req;
-	const bool unread = r->unread_ns && r->unread_psn == r->una;
+	const bool stuck = r->stuck_ns && r->stuck_psn == r->una;
 
 	*w = (struct roce_waits){
 		.rnr_since_ns = r->rnr_retries ? r->rnr_since_ns : 0,
@@ -572,34 +572,10 @@ void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
 	};
 	if (qp_is_reliable(&qp->base) && any_outstanding(qp)) {
 		w->unacked = (uint32_t)psn_diff(r->end_psn, r->una);
-		w->since_ns = unread ? r->unread_ns : r->progress_ns;
+		w->since_ns = stuck ? r->stuck_ns : r->progress_ns;
 		if (r->cc.cwnd < r->cc.cwnd_max)
 			w->window = r->cc.cwnd / CWND_UNIT;
 	}
-}
-
-/* A peer that does not read may go on any time; said after 1, 2, 4... s. */
-__attribute__((noinline, cold)) static void unread_explain(struct roce_qp *qp,
-							   uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-	struct key_why why;
-
-	if (!r->unread_ns || r->unread_psn != r->una) {
-		r->unread_ns = r->unread_said = now_ns;
-		r->unread_psn = r->una;
-		return;
-	}
-	if (now_ns - r->unread_said < SAY_NS ||
-	    now_ns - r->unread_ns < 2 * (r->unread_said - r->unread_ns))
-		return;
-	r->unread_said = now_ns;
-	if (qp->base.env->explain && roce_env(qp)->silent)
-		explain(qp,
-			"the peer has read no packet for %.1f s, and this QP "
-			"waits for it: %s",
-			(double)(now_ns - r->unread_ns) / 1e9,
-			roce_env(qp)->silent(&qp->base, &why));
 }
 
 bool roce_qp_unanswered(const struct roce_qp *qp)
@@ -622,6 +598,46 @@ static const char *expected_psn(const struct roce_qp *qp, struct key_why *why)
 	return why->text;
 }
 
+/* Why there is no answer, as far as that can be known; or NULL. */
+static const char *why_silent(struct roce_qp *qp, struct key_why *why)
+{
+	return roce_env(qp)->silent ? roce_env(qp)->silent(&qp->base, why) :
+				      NULL;
+}
+
+/*
+ * What no retry ends is said after 1, 2, 4... s: a peer that does not read may go on
+ * any time, and with timeout 0 an answer is waited for indefinitely (9.7.6.1).
+ */
+__attribute__((noinline, cold)) static void
+stuck_explain(struct roce_qp *qp, bool unread, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	const char *text = NULL;
+	struct key_why why;
+
+	if (!r->stuck_ns || r->stuck_psn != r->una) {
+		r->stuck_ns = r->stuck_said = now_ns;
+		r->stuck_psn = r->una;
+		return;
+	}
+	if (now_ns - r->stuck_said < SAY_NS ||
+	    now_ns - r->stuck_ns < 2 * (r->stuck_said - r->stuck_ns))
+		return;
+	r->stuck_said = now_ns;
+	if (!qp->base.env->explain)
+		return;
+	if (!unread)
+		text = expected_psn(qp, &why);
+	if (!text)
+		text = why_silent(qp, &why);
+	explain(qp, "%s for %.1f s, and this QP waits %s%s%s",
+		unread ? "the peer has read no packet" : "no answer",
+		(double)(now_ns - r->stuck_ns) / 1e9,
+		unread ? "for it" : "indefinitely (timeout=0)",
+		text ? ": " : "", text ? text : "");
+}
+
 __attribute__((noinline, cold)) static void silence_explain(struct roce_qp *qp,
 							    uint64_t now_ns)
 {
@@ -634,8 +650,8 @@ __attribute__((noinline, cold)) static void silence_explain(struct roce_qp *qp,
 					 r->strays < STRAYS_SURE ? NULL : text);
 	if (!qp->base.env->explain)
 		return;
-	if (!text && roce_env(qp)->silent)
-		text = roce_env(qp)->silent(&qp->base, &why);
+	if (!text)
+		text = why_silent(qp, &why);
 	explain(qp, "no answer for %.0f ms (timeout=%u, retry_cnt=%u)%s%s",
 		(double)(now_ns - r->progress_ns) / 1e6, qp->base.attr.timeout,
 		qp->base.attr.retry_cnt, text ? ": " : "", text ? text : "");
@@ -667,14 +683,16 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->progress_ns = min_u64(
 			now_ns, r->progress_ns + (now_ns - r->armed_ns));
 		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_FIRST_MAX_NS);
-		unread_explain(qp, now_ns);
+		stuck_explain(qp, true, now_ns);
 		comp_arm(qp, now_ns);
 		return;
 	}
 	timeout = ack_timeout_ns(qp);
+	if (timeout == UINT64_MAX)
+		stuck_explain(qp, false, now_ns);
 	/* Clocks of several threads: progress may be later than now. */
-	if (timeout != UINT64_MAX && now_ns > r->progress_ns &&
-	    now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
+	else if (now_ns > r->progress_ns &&
+		 now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
 		r->progress_ns = now_ns - timeout * (r->retries + 1ull);
 		qp->stats.timeouts++;
 		if (r->retries++ >= qp->base.attr.retry_cnt) {

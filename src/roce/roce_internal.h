@@ -159,9 +159,9 @@ struct roce_requester {
 	uint64_t rnr_until_ns; /* 0: not waiting */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
 	uint64_t rnr_said_ns; /* when that was explained; 0: not */
-	uint64_t unread_ns; /* since when the peer, alive, does not read what */
-	uint32_t unread_psn; /* was sent from here on, */
-	uint64_t unread_said; /* and when that was explained */
+	uint64_t stuck_ns; /* since when no retry ends the wait for what */
+	uint32_t stuck_psn; /* was sent from here on, */
+	uint64_t stuck_said; /* and when that was explained */
 	uint16_t sport; /* where an answer came from last; 0: by no UDP */
 	uint64_t cnp_ns; /* when a congestion notification counted; 0: never */
 	uint32_t

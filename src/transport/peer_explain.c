@@ -389,7 +389,10 @@ static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
 		     "waits for an ACK of %u packet%s, for %.1f s%s: %s",
 		     w.unacked, w.unacked > 1 ? "s" : "",
 		     seconds(now, w.since_ns),
-		     retry_text(w.retries, core->attr.retry_cnt, retry),
+		     core->attr.timeout ?
+			     retry_text(w.retries, core->attr.retry_cnt,
+					retry) :
+			     " (timeout=0 waits indefinitely)",
 		     shca_env_silent(core, &why));
 	else if (w.unacked)
 		more(text, size, "sends, %u packet%s on the way", w.unacked,

@@ -56,6 +56,7 @@ QPS = [
                  r"there", r"waits for the peer to post a receive, for \d+\.\d s \(\d+ RNR NAKs; rnr_retry=7 waits"),
     ("wrong-srq", r"has no receive posted, .*; 1 are posted to an SRQ, with which this QP was not created"),
     ("retries", r"waits for an ACK of 1 packet, for \d+\.\d s, retry [1-7] of 7: its process has no such QP"),
+    ("endless", r"waits for an ACK of 1 packet, for \d+\.\d s \(timeout=0 waits indefinitely\): its process has no such QP"),
 ]
 
 
@@ -63,6 +64,13 @@ QPS = [
 def test_queue_pairs(home, rundir, name, sentences):
     with hanging(home, rundir, name) as p:
         says(rundir, p, *sentences)
+
+
+def test_timeout_zero(home, rundir):
+    """Nobody has to ask."""
+    with hanging(home, rundir, "endless") as p:
+        p.wait_for(r"^softhca: QP 0x\w+ .*: no answer for \d+\.\d s, and this QP waits indefinitely \(timeout=0\): its process "
+                   r"has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong$")
 
 
 def test_other_address(home, rundir):

@@ -253,9 +253,13 @@ static void timeout_zero_is_for_ever(void **state)
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
 	sim_run(p.sim, 60 * SIM_SEC);
 	assert_null(sim_poll(p.a->send));
+	/* That is said after 1, 2, 4, 8, 16 and 32 s. */
+	assert_int_equal(p.a->explained, 6);
+	assert_non_null(strstr(p.a->words, "waits indefinitely (timeout=0)"));
 	p.sim->link.loss = 0;
 	sim_run(p.sim, SIM_SEC);
 	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_int_equal(p.a->explained, 6);
 	sim_free(p.sim);
 }
 

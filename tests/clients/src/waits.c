@@ -227,6 +227,18 @@ static void retries(char **args)
 	spin();
 }
 
+/* waits endless: the same, and no retry ends it. */
+static void endless(char **args)
+{
+	(void)args;
+	opts.timeout = 0;
+	make();
+	connect_qps(NULL);
+	ibv_destroy_qp(qp[1]);
+	post(IBV_WR_SEND, IBV_SEND_SIGNALED);
+	spin();
+}
+
 /* rdma_cm */
 
 static struct rdma_event_channel *events;
@@ -348,6 +360,7 @@ static const struct {
 	{ "wrong-srq", wrong_srq, 0 },
 	{ "other-address", other_address, 1 },
 	{ "retries", retries, 0 },
+	{ "endless", endless, 0 },
 	{ "listens", listens, 1 },
 	{ "deaf", deaf, 1 },
 	{ "connects", connects, 1 },
