@@ -64,6 +64,8 @@ _softhca()
 			value=$(softhca explain --list 2>/dev/null | sed -E 'p; s/^(IBV_WC|IBV_EVENT|RDMA_CM_EVENT)_//')
 			[[ $cur == *[a-z]* ]] && value=${value,,}
 			words+=" $value $(softhca ps 2>/dev/null | sed -nE 's/^process ([0-9]+) .*/\1/p')"
+		elif [[ $cmd == ps ]]; then
+			words+=" $(softhca ps 2>/dev/null | sed -nE 's/^process ([0-9]+) \(([^ )]+).*/\1 \2/p')"
 		fi
 		COMPREPLY=($(compgen -W "$words" -- "$cur"))
 		[[ $cur == -* ]] && return

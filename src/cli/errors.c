@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 #define NAME_MAX_LEN CLI_NAME_MAX
 #define MAX_NEAR 5
@@ -107,15 +106,6 @@ static void print_section(const struct section *s, bool first)
 	putchar('\n');
 }
 
-static bool runs(const char *pid)
-{
-	char path[64];
-
-	return snprintf(path, sizeof(path), "/proc/%s", pid) <
-		       (int)sizeof(path) &&
-	       !access(path, F_OK);
-}
-
 static void say_near(const char *asked)
 {
 	char near[MAX_NEAR * (NAME_MAX_LEN + 2)] = "";
@@ -132,20 +122,18 @@ static void say_near(const char *asked)
 		snprintf(near + strlen(near), sizeof(near) - strlen(near),
 			 "%s%s", n++ ? ", " : "", s.name);
 	}
-	if (*asked && !asked[strspn(asked, "0123456789")] && runs(asked))
-		cli_say("process %s runs, and is none of softhca's programs of "
-			"this user (softhca ps): softhca run starts one",
-			asked);
-	else if (*asked && !asked[strspn(asked, "0123456789")])
-		cli_say("unknown error %s; nor is that a running softhca "
-			"program of this user (softhca ps)",
-			asked);
-	else if (n)
+	if (ps_is_pid(asked)) {
+		if (!ps_say_stranger(asked))
+			cli_say("unknown error %s; nor is that a running "
+				"softhca program of this user (softhca ps)",
+				asked);
+	} else if (n) {
 		cli_say("unknown error %s; did you mean %s?", asked, near);
-	else
+	} else {
 		cli_say("unknown error %s; softhca explain --list has all that "
 			"are known",
 			asked);
+	}
 }
 
 static bool is_name_char(char c)

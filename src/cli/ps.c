@@ -26,6 +26,7 @@
 #define LIBRARY "libsofthca.so."
 #define QPS 8 /* of a process that are listed, of those that wait */
 #define THREADS 64 /* that are looked at from outside */
+#define COMM 15 /* letters of a name that the kernel keeps */
 
 /* What is known of a process from outside. */
 struct seen {
@@ -197,6 +198,25 @@ static void print_process(const struct stat_reply *r, const struct seen *s,
 		print_outside(s ?: &(struct seen){ .pid = r->pid });
 }
 
+bool ps_is_pid(const char *asked)
+{
+	return *asked && !asked[strspn(asked, "0123456789")];
+}
+
+bool ps_say_stranger(const char *pid)
+{
+	char path[64];
+
+	if (snprintf(path, sizeof(path), "/proc/%s", pid) >=
+		    (int)sizeof(path) ||
+	    access(path, F_OK))
+		return false;
+	cli_say("process %s runs, and is none of softhca's programs of this "
+		"user (softhca ps): softhca run starts one",
+		pid);
+	return true;
+}
+
 bool ps_explain(pid_t pid)
 {
 	const struct stat_reply *one;
@@ -229,52 +249,118 @@ static const struct seen *seen_of(const struct all *all, pid_t pid)
 	return NULL;
 }
 
+/* What is asked for; nothing: all of them. */
+struct asked {
+	char **args;
+	unsigned n;
+};
+
+/* By its number, or a part of its name, as pgrep(1) has it: at most COMM letters,
+ * and without its folder. */
+static bool is_it(const char *asked, pid_t pid, const char *comm)
+{
+	const char *slash = strrchr(asked, '/');
+	char name[COMM + 1];
+
+	if (ps_is_pid(asked))
+		return strtol(asked, NULL, 10) == pid;
+	snprintf(name, sizeof(name), "%s", slash ? slash + 1 : asked);
+	return name[0] && strstr(comm, name);
+}
+
+static bool is_asked_for(const struct asked *a, pid_t pid, const char *comm)
+{
+	for (unsigned i = 0; i < a->n; i++)
+		if (is_it(a->args[i], pid, comm))
+			return true;
+	return !a->n;
+}
+
+/* Those that nobody is; how many. */
+static unsigned say_missing(const struct asked *a, const struct all *all,
+			    const struct stat_reply *r, size_t n)
+{
+	unsigned missing = 0;
+
+	for (unsigned i = 0; i < a->n; i++) {
+		const char *asked = a->args[i];
+		bool found = false;
+
+		for (size_t k = 0; k < all->n && !found; k++)
+			found = is_it(asked, all->seen[k].pid,
+				      all->seen[k].comm);
+		for (size_t k = 0; k < n && !found; k++)
+			found = is_it(asked, r[k].pid, r[k].comm);
+		if (found)
+			continue;
+		missing++;
+		if (!ps_is_pid(asked))
+			cli_say("no running program of this user with softhca's "
+				"libraries has a name with \"%s\" in it; "
+				"softhca ps shows all of them",
+				asked);
+		else if (!ps_say_stranger(asked))
+			cli_say("there is no process %s", asked);
+	}
+	return missing;
+}
+
 static error_t parse_ps(int key, char *arg, struct argp_state *state)
 {
-	if (key != ARGP_KEY_ARG)
+	struct asked *a = state->input;
+
+	(void)arg;
+	if (key != ARGP_KEY_ARGS)
 		return ARGP_ERR_UNKNOWN;
-	argp_error(state,
-		   "ps takes no arguments; of one process: softhca "
-		   "explain %s",
-		   arg);
-	return EINVAL;
+	a->args = state->argv + state->next;
+	a->n = (unsigned)(state->argc - state->next);
+	return 0;
 }
 
 int cmd_ps(int argc, char **argv)
 {
 	static const struct argp argp = {
 		.parser = parse_ps,
-		.doc = "Show each running program of this user that has "
-		       "softhca's libraries, connected or not, and what each "
-		       "of its threads, connections and queue pairs waits for."
+		.args_doc = "[PID|NAME...]",
+		.doc = "Show running programs of this user that have softhca's "
+		       "libraries, connected or not, and what each of their "
+		       "threads, connections and queue pairs waits for: all, or "
+		       "those with a process ID or a part of a name."
 		       "\v"
 		       "Of a process with several queue pairs those are left "
 		       "out that are idle. \"softhca explain PID\" shows all "
-		       "of "
-		       "them.",
+		       "of them.\n\n"
+		       "Examples:\n"
+		       "  softhca ps\n"
+		       "  softhca ps ib_write_bw",
 	};
 	struct stat_reply *r = NULL;
+	struct asked asked = { 0 };
 	struct all all = { 0 };
 	size_t n = 0;
 	int err;
 
-	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, NULL);
+	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &asked);
 	err = stat_ask(NULL, STAT_WANT_ALL, &r, &n) ?: look_at_all(&all);
 	if (err)
 		cli_say("cannot ask: %s", strerror(-err));
 	if (all.n)
 		qsort(all.seen, all.n, sizeof(*all.seen), by_pid);
 	for (size_t i = 0; !err && i < all.n; i++)
-		print_process(reply_of(r, n, all.seen[i].pid), &all.seen[i],
-			      true);
+		if (is_asked_for(&asked, all.seen[i].pid, all.seen[i].comm))
+			print_process(reply_of(r, n, all.seen[i].pid),
+				      &all.seen[i], true);
 	/* In another PID namespace, or where /proc hides it. */
 	for (size_t i = 0; !err && i < n; i++)
-		if (!seen_of(&all, r[i].pid))
+		if (!seen_of(&all, r[i].pid) &&
+		    is_asked_for(&asked, r[i].pid, r[i].comm))
 			print_process(&r[i], NULL, true);
-	if (!err && !all.n && !n)
+	fflush(stdout);
+	if (!err && !asked.n && !all.n && !n)
 		cli_say("no running program of this user has softhca's "
 			"libraries: it was not started by softhca run");
-	fflush(stdout);
+	if (!err && say_missing(&asked, &all, r, n))
+		err = -ESRCH;
 	stat_free(r, n);
 	free(all.seen);
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -1321,7 +1321,8 @@ def test_uninstall(tmp_path):
 
 # Help
 
-@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["stat"], ["trace"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["ps"], ["stat"],
+                                     ["trace"]])
 def test_help_has_examples(command):
     p = softhca(*command, "--help")
     assert p.returncode == 0 and p.stderr == ""

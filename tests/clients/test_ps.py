@@ -166,4 +166,27 @@ def test_window(home, rundir):
 def test_nothing_to_show(rundir):
     out = tool(rundir, "explain", "1", status=0)
     assert "process 1" not in out
-    assert "ps takes no arguments" in tool(rundir, "ps", "1", status=2)
+
+
+def test_those_that_are_asked_for(home, rundir):
+    """By number, or a part of a name; what nobody is, is said."""
+    side, env = rig.Side(home), {"SOFTHCA_RUNDIR": rundir}
+    procs = [rig.Proc(side, ["sleep", 1000], env=env), rig.Proc(side, ["ib_write_bw", "-p", rig.free_port()], env=env)]
+    sleep, perftest = procs
+
+    def shown(*asked, status=0):
+        text = tool(rundir, "ps", *asked, status=status, home=home)
+        return {p for p in procs if f"process {p.pid} (" in text}, text
+    try:
+        rig.until(lambda: shown()[0] == {sleep, perftest}, "they run", perftest)
+        for asked in ([perftest.pid], ["write_bw"], ["/usr/bin/ib_write_bw"], ["ib_write_bw", perftest.pid]):
+            assert shown(*asked)[0] == {perftest}, asked
+        assert shown(sleep.pid, "ib_write_bw")[0] == {sleep, perftest}
+        some, text = shown("ib_write_bw", "nobody", status=1)
+        assert some == {perftest} and text.endswith("\nsofthca: no running program of this user with softhca's libraries has "
+                                                    'a name with "nobody" in it; softhca ps shows all of them\n')
+        assert shown(4194305, status=1) == (set(), "softhca: there is no process 4194305\n")
+        assert shown(os.getpid(), status=1)[1].startswith(f"softhca: process {os.getpid()} runs, and is none of softhca's")
+    finally:
+        for p in procs:
+            p.kill()
