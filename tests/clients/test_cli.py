@@ -13,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+import links
 import rig
 
 LIB = os.path.realpath(os.path.join(rig.BUILD, "lib"))
@@ -1303,6 +1304,13 @@ def test_user_without_any_place_to_write(staged):
         pytest.skip(f"no mount namespace: {p.stderr}")
     assert p.returncode == 0, p.stderr
     assert "no place to write to" in p.stderr
+
+
+def test_pages_are_installed(staged):
+    """And lead to each other there, as in the source."""
+    doc = f"{staged}/share/doc/softhca"
+    assert os.path.exists(f"{doc}/README.md") and os.path.exists(f"{doc}/examples/device.c")
+    assert not links.broken_below(doc)
 
 
 def test_uninstall(tmp_path):

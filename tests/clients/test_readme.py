@@ -13,6 +13,7 @@ import tempfile
 
 import pytest
 
+import links
 import pages
 import rig
 
@@ -250,7 +251,5 @@ def test_words_in_the_text(page):
         elif m := re.match(r"make ([a-z0-9-]+)", code):
             if not re.search(rf"^{m[1]}:", targets, re.M):
                 wrong.append(code)
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
-        if not os.path.exists(os.path.join(rig.ROOT, os.path.dirname(page), link)):
-            wrong.append(link)
+    wrong += links.broken(text, os.path.join(rig.ROOT, os.path.dirname(page)))
     assert not wrong, wrong
