@@ -28,6 +28,11 @@ function(softhca_abi_library target name version table code)
     LINK_DEPENDS ${map})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_options(${target} PRIVATE -Wl,--version-script=${map})
+  if(SOFTHCA_LTO)
+    # As in libsofthca; so the caller of a call that waits is found without rbp
+    # (cli/softhca_stacks.c).
+    target_compile_options(${target} PRIVATE -fomit-frame-pointer)
+  endif()
   if(TARGET softhca_shared)
     target_link_libraries(${target} PRIVATE softhca_shared)
   endif()

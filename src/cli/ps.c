@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/lines.h"
 #include "cli/cli.h"
+#include "cli/places.h"
 #include "os/proc.h"
 #include "os/threads.h"
 #include "qp/names.h"
@@ -27,6 +28,7 @@
 #define QPS 8 /* of a process that are listed, of those that wait */
 #define THREADS 64 /* that are looked at from outside */
 #define COMM 15 /* letters of a name that the kernel keeps */
+#define FRAMES 12 /* of a thread that are listed where all is */
 
 /* What is known of a process from outside. */
 struct seen {
@@ -107,20 +109,27 @@ static bool fd_text(void *arg, int fd, char *text, size_t size)
 	return true;
 }
 
+struct outside {
+	struct seen s;
+	struct places places;
+};
+
 static void print_thread(void *arg, const struct thread_does *t)
 {
-	struct seen *s = arg;
+	struct outside *o = arg;
 	char text[900] = "";
 
-	if (!thread_says(t, fd_text, s, text, sizeof(text)))
+	if (!thread_says(t, fd_text, &o->s, text, sizeof(text)))
 		strcpy(text, "runs");
 	make_printable(text); /* a file's name may have anything in it */
 	printf("  thread %d %s\n", (int)t->tid, text);
+	places_print(&o->places, t->tid, FRAMES, "  ");
 }
 
 static void print_outside(const struct seen *seen)
 {
-	struct seen s = *seen;
+	struct outside o = { .s = *seen };
+	const struct seen s = *seen;
 	const char state = proc_state(s.pid, s.pid);
 	const bool stopped = state == 'T' || state == 't';
 
@@ -130,8 +139,11 @@ static void print_outside(const struct seen *seen)
 	       s.device ? "has opened a device, and none of its queue pairs "
 			  "has left RESET (or it has another SOFTHCA_RUNDIR)" :
 			  "has softhca's libraries, and has opened no device");
-	if (s.device && !stopped)
-		threads_each(s.pid, THREADS, print_thread, &s);
+	if (!s.device || stopped)
+		return;
+	places_read(&o.places, s.pid);
+	threads_each(s.pid, THREADS, print_thread, &o);
+	places_free(&o.places);
 }
 
 /* One that waits for nothing but its program. */
@@ -140,21 +152,38 @@ static bool is_idle(const struct stat_qp *q)
 	return !strncmp(q->waits, "is idle:", 8) && !strchr(q->waits, ';');
 }
 
-/* indent: below its process, and not all of them. */
+/* What it has said of its threads and connections, with where the threads are. */
+static void print_lines(const struct stat_reply *r, bool some,
+			const char *indent)
+{
+	const unsigned most = some ? 1 : FRAMES;
+	struct places places;
+	size_t len;
+	int tid;
+
+	places_read(&places, r->pid);
+	for (const char *line = r->text; *line;
+	     line += len + (line[len] != 0)) {
+		len = strcspn(line, "\n");
+		printf("%s%.*s\n", indent, (int)len, line);
+		if (sscanf(line, "thread %d ", &tid) == 1)
+			places_print(&places, tid, most, indent);
+	}
+	/* Those that wait for another one, which it has counted. */
+	places_print_rest(&places, most, indent);
+	places_free(&places);
+}
+
+/* some: below its process, and not all of them. */
 static void print_reply(const struct stat_reply *r, bool some)
 {
 	const char *indent = some ? "  " : "";
 	uint32_t shown = 0, left = 0;
 	char text[STAT_TEXT];
-	size_t len;
 
 	stat_head_text(r->pid, r->comm, r->head->nqps, text);
 	puts(text);
-	for (const char *line = r->text; *line;
-	     line += len + (line[len] != 0)) {
-		len = strcspn(line, "\n");
-		printf("%s%.*s\n", indent, (int)len, line);
-	}
+	print_lines(r, some, indent);
 	for (uint32_t k = 0; k < r->head->nqps; k++) {
 		const struct stat_qp *q = &r->qp[k];
 
@@ -295,7 +324,8 @@ static unsigned say_missing(const struct asked *a, const struct all *all,
 			continue;
 		missing++;
 		if (!ps_is_pid(asked))
-			cli_say("no running program of this user with softhca's "
+			cli_say("no running program of this user with "
+				"softhca's "
 				"libraries has a name with \"%s\" in it; "
 				"softhca ps shows all of them",
 				asked);
@@ -324,7 +354,8 @@ int cmd_ps(int argc, char **argv)
 		.args_doc = "[PID|NAME...]",
 		.doc = "Show running programs of this user that have softhca's "
 		       "libraries, connected or not, and what each of their "
-		       "threads, connections and queue pairs waits for: all, or "
+		       "threads, connections and queue pairs waits for: all, "
+		       "or "
 		       "those with a process ID or a part of a name."
 		       "\v"
 		       "Of a process with several queue pairs those are left "

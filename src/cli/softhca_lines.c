@@ -3,7 +3,8 @@
  *
  * A program of its own, softhca-lines: what reads DWARF is not to be in the
  * programs that softhca is loaded into. check/lines.c starts it when there is a
- * finding to report, and gives it up when it takes too long.
+ * finding to report, and gives it up when it takes too long; cli/places.c does for
+ * a process that runs.
  *
  * Each line of stdin is "BASE PC FILE": an address in a file that is mapped from
  * BASE on, both in hexadecimal. For each function that PC is in, the innermost
@@ -12,15 +13,16 @@
  * debug information, which may be in a file of its own that is found by its
  * build ID, SOURCE:LINE is empty. The last line is ".".
  *
- * Its argument is how many seconds it may take. It begins with all signals blocked.
+ * Its argument is how many seconds it may take. With a second one, the number of a
+ * process, it reads nothing, and N is a thread of that (softhca_stacks.c). It may
+ * begin with all signals blocked.
  */
+#include "softhca_lines.h"
+
 #include <dwarf.h>
-#include <elfutils/libdwfl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -71,19 +73,19 @@ static void report_files(Dwfl *dwfl, const struct asked *a, unsigned n)
 
 /* dir is where the compiler ran. What is not here any more has the name that the
  * compiler knew it by. */
-static void put_line(unsigned i, const char *function, const char *dir,
-		     const char *source, int line)
+static void put_line(FILE *to, unsigned i, const char *function,
+		     const char *dir, const char *source, int line)
 {
 	char path[2 * PATH_MAX], real[PATH_MAX];
 
-	printf("%u\t%s\t", i, function ? function : "");
+	fprintf(to, "%u\t%s\t", i, function ? function : "");
 	if (source && line > 0) {
 		snprintf(path, sizeof(path), "%s%s%s",
 			 dir && source[0] != '/' ? dir : "",
 			 dir && source[0] != '/' ? "/" : "", source);
-		printf("%s:%d", realpath(path, real) ? real : path, line);
+		fprintf(to, "%s:%d", realpath(path, real) ? real : path, line);
 	}
-	putchar('\n');
+	putc('\n', to);
 }
 
 /*
@@ -148,7 +150,7 @@ static Dwarf_Die *unit_of(Dwfl_Module *mod, uint64_t pc, Dwarf_Addr *bias)
 }
 
 /* Where the address, and then each call that was inlined, stands. */
-static unsigned put_functions(unsigned i, Dwarf_Die *cu, uint64_t pc)
+static unsigned put_functions(FILE *to, unsigned i, Dwarf_Die *cu, uint64_t pc)
 {
 	Dwarf_Die function[INLINED_MOST], split;
 	Dwarf_Files *files = NULL;
@@ -178,7 +180,7 @@ static unsigned put_functions(unsigned i, Dwarf_Die *cu, uint64_t pc)
 	if (dwarf_getsrcfiles(cu, &files, &nfiles))
 		files = NULL;
 	for (unsigned k = n; k-- > 0;) {
-		put_line(i, dwarf_diename(&function[k]), dir, source, line);
+		put_line(to, i, dwarf_diename(&function[k]), dir, source, line);
 		file = number_of(&function[k], DW_AT_call_file);
 		line = number_of(&function[k], DW_AT_call_line);
 		source =
@@ -189,17 +191,47 @@ static unsigned put_functions(unsigned i, Dwarf_Die *cu, uint64_t pc)
 	return n;
 }
 
-static void put_address(unsigned i, Dwfl_Module *mod, uint64_t pc)
+bool lines_put(FILE *to, unsigned id, Dwfl_Module *mod, uint64_t pc)
 {
 	Dwarf_Addr bias = 0;
 	Dwarf_Die *cu = unit_of(mod, pc, &bias);
+
+	return cu && put_functions(to, id, cu, pc - bias);
+}
+
+static void put_address(unsigned i, Dwfl_Module *mod, uint64_t pc)
+{
 	const char *name;
 
-	if (cu && put_functions(i, cu, pc - bias))
+	if (lines_put(stdout, i, mod, pc))
 		return;
 	name = dwfl_module_addrname(mod, pc);
 	if (name)
-		put_line(i, name, NULL, NULL, 0);
+		put_line(stdout, i, name, NULL, NULL, 0);
+}
+
+/* The addresses that are asked for. */
+static bool answer(void)
+{
+	static const Dwfl_Callbacks calls = {
+		.find_elf = dwfl_build_id_find_elf,
+		.find_debuginfo = dwfl_standard_find_debuginfo,
+		.section_address = dwfl_offline_section_address,
+	};
+	static struct asked asked[ASKED_MOST];
+	const unsigned n = read_asked(asked);
+	Dwfl *dwfl = dwfl_begin(&calls);
+	Dwfl_Module *mod;
+
+	if (!dwfl)
+		return false;
+	report_files(dwfl, asked, n);
+	for (unsigned i = 0; i < n; i++) {
+		mod = asked[i].file ? dwfl_addrmodule(dwfl, asked[i].pc) : NULL;
+		if (mod)
+			put_address(i, mod, asked[i].pc);
+	}
+	return true;
 }
 
 static void limit_time(const char *seconds)
@@ -215,27 +247,11 @@ static void limit_time(const char *seconds)
 
 int main(int argc, char **argv)
 {
-	static const Dwfl_Callbacks calls = {
-		.find_elf = dwfl_build_id_find_elf,
-		.find_debuginfo = dwfl_standard_find_debuginfo,
-		.section_address = dwfl_offline_section_address,
-	};
-	static struct asked asked[ASKED_MOST];
-	Dwfl_Module *mod;
-	unsigned n;
-	Dwfl *dwfl;
-
 	limit_time(argc > 1 ? argv[1] : "10");
-	n = read_asked(asked);
-	dwfl = dwfl_begin(&calls);
-	if (!dwfl)
+	if (argc > 2)
+		stacks_put((pid_t)atol(argv[2]));
+	else if (!answer())
 		return 1;
-	report_files(dwfl, asked, n);
-	for (unsigned i = 0; i < n; i++) {
-		mod = asked[i].file ? dwfl_addrmodule(dwfl, asked[i].pc) : NULL;
-		if (mod)
-			put_address(i, mod, asked[i].pc);
-	}
 	puts(".");
 	/* What it holds goes with the process. */
 	return fflush(stdout) || ferror(stdout);

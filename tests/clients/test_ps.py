@@ -73,6 +73,69 @@ def test_timeout_zero(home, rundir):
                    r"has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong$")
 
 
+LINES = pytest.mark.skipif(not os.path.exists(os.path.join(rig.BUILD, "lib", "softhca-lines")),
+                           reason="built without libdw")
+
+
+def places(text):
+    """Of each thread that has some the lines of the program that it is in, innermost first."""
+    found = []
+    for frames in re.findall(r"^ *thread \d+ .*\n((?: +#\d+ .*\n)+)", text, re.M):
+        lines = []
+        for file, line, function in re.findall(r"#\d+ /.*/(\w+\.c):(\d+) \((\w+)\)$", frames, re.M):
+            with open(os.path.join(rig.ROOT, "tests/clients/src", file)) as f:
+                lines.append((function, f.read().split("\n")[int(line) - 1].strip()))
+        found.append(lines)
+    return found
+
+
+@LINES
+@pytest.mark.parametrize("name, function, line", [
+    ("armed", "get_event", "ibv_get_cq_event("), ("polls", "polls", "poll(p, 2"), ("unacked", "unacked", "ibv_destroy_cq("),
+    ("unsignaled", "spin", "ibv_poll_cq(")])
+def test_places(home, rundir, name, function, line):
+    """Where in the program a thread waits, or polls."""
+    def found(command, *args):
+        return [frames[0] for frames in places(tool(rundir, command, *args)) if frames]
+    with hanging(home, rundir, name) as p:
+        for command, *args in (["explain", p.pid], ["ps"]):
+            rig.until(lambda: any(at == function and line in text for at, text in found(command, *args)),
+                      f"{command} has its line", p)
+
+
+@LINES
+def test_places_of_locks(home, rundir):
+    """Of threads that are only counted otherwise."""
+    with hanging(home, rundir, "locked") as p:
+        says(rundir, p, "2 threads wait for another thread")
+        text = tool(rundir, "explain", p.pid)
+        assert {frames[0] for frames in places(text)} == {
+            ("lock_again", "pthread_mutex_lock(&held);"), ("locked", "pthread_join(thread, NULL);")}, text
+
+
+@LINES
+@pytest.mark.parametrize("options, calls", [("-O2 -g", 2), ("-O0 -g", 1), ("-O2", 1)])
+def test_places_of_calls(home, rundir, tmp_path, options, calls):
+    """Those that led there; with frame pointers as many as are found, and without -g the innermost function."""
+    (tmp_path / "a.c").write_text(
+        "#include <infiniband/verbs.h>\n#include <stdio.h>\n"
+        "__attribute__((noinline)) int wait_here(struct ibv_context *ctx)\n{\n"
+        "\tstruct ibv_async_event e;\n\tint err = ibv_get_async_event(ctx, &e);\n\treturn err + 1;\n}\n"
+        "int main(void)\n{\n\tstruct ibv_device **l = ibv_get_device_list(NULL);\n"
+        "\tstruct ibv_context *ctx = ibv_open_device(l[0]);\n\tputs(\"ready\");\n\tfflush(stdout);\n"
+        "\tint rc = wait_here(ctx);\n\treturn rc + 1;\n}\n")
+    subprocess.run(["gcc", *options.split(), "a.c", "-o", "a", "-libverbs"], check=True, cwd=tmp_path)
+    p = rig.Proc(rig.Side(home), [str(tmp_path / "a")], env={"SOFTHCA_RUNDIR": rundir})
+    try:
+        p.wait_for("^ready$")
+        rig.until(lambda: re.findall(r"#\d+ .*\((\w+)\)$", tool(rundir, "explain", p.pid), re.M)[:calls] ==
+                  ["wait_here", "main"][:calls], "it waits", p)
+        line = rf"#0 {tmp_path}/a.c:6 \(wait_here\)" if "-g" in options else rf"#0 {tmp_path}/a\+0x\w+ \(wait_here\)"
+        assert re.search(line, tool(rundir, "explain", p.pid))
+    finally:
+        p.kill()
+
+
 def test_other_address(home, rundir):
     """The peer is there, and connected to another address of this host."""
     with hanging(home, rundir, "other-address", "127.0.0.1") as p:

@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,6 +240,30 @@ static void endless(char **args)
 	spin();
 }
 
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+
+static void *lock_again(void *arg)
+{
+	pthread_mutex_lock(&held);
+	return arg;
+}
+
+/* waits locked: main() for a thread, which waits for what main() holds. */
+static void locked(char **args)
+{
+	pthread_t thread;
+
+	(void)args;
+	make();
+	connect_qps(NULL);
+	pthread_mutex_lock(&held);
+	if (pthread_create(&thread, NULL, lock_again, NULL))
+		die(EXIT_SETUP, "no thread");
+	ready();
+	pthread_join(thread, NULL);
+	hang();
+}
+
 /* rdma_cm */
 
 static struct rdma_event_channel *events;
@@ -361,6 +386,7 @@ static const struct {
 	{ "other-address", other_address, 1 },
 	{ "retries", retries, 0 },
 	{ "endless", endless, 0 },
+	{ "locked", locked, 0 },
 	{ "listens", listens, 1 },
 	{ "deaf", deaf, 1 },
 	{ "connects", connects, 1 },
