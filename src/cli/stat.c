@@ -396,6 +396,16 @@ static size_t choose_processes(struct stat_reply *r, size_t n, pid_t pid)
 	return pid ? to : n;
 }
 
+/* Of a table without rows. */
+static void say_none(const struct stat_reply *r, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (r[i].err || r[i].head->nqps)
+			return;
+	cli_say("no running program of this user has connected a queue pair; "
+		"softhca ps also shows those that have none");
+}
+
 static int show_counters(const struct args *a, const struct stat_reply *r,
 			 size_t n, const struct stat_reply *was, size_t nwas)
 {
@@ -407,6 +417,8 @@ static int show_counters(const struct args *a, const struct stat_reply *r,
 	fflush(stdout);
 	for (size_t i = 0; i < n; i++)
 		stat_say_silent(&r[i]);
+	if (a->form == TABLE && a->interval <= 0)
+		say_none(r, n);
 	return err;
 }
 

@@ -49,6 +49,15 @@ def by_qpn(rundir):
     return {q["qpn"]: q for p in json.loads(stat(rundir, "--json")[0]) for q in p["qps"]}
 
 
+def test_nothing_to_count(tmp_path):
+    """That a table is empty is said, and where to look."""
+    out, said = stat(str(tmp_path))
+    assert out.count("\n") == 1 and out.split()[0] == "PID"
+    assert said == ("softhca: no running program of this user has connected a queue pair; softhca ps also shows those that "
+                    "have none\n")
+    assert stat(str(tmp_path), "--json") == ("[]\n", "")
+
+
 @pytest.mark.parametrize("way", ["wire", "same-host=copy", "same-host=auto"])
 def test_counters(home, rundir, way):
     """Both ends tell the same, and it grows."""
