@@ -178,6 +178,8 @@ struct cm_mad {
 
 /* Takes the next MAD to send; false: none. */
 bool cm_tx(struct cm *cm, struct cm_mad *out);
+/* Whether there is room for all that one event may send. */
+bool cm_room(const struct cm *cm);
 
 /*
  * A MAD came to QP1 at dgid (ours; scope: the interface index if that is link-

@@ -149,8 +149,6 @@ void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
 		 uint64_t now_ns);
 /* Repeats it: false if that would be in vain. */
 bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
-/* Whether all that one event may send fits. */
-bool cm_room(const struct cm *cm);
 
 /* cm.c */
 struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,

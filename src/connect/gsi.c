@@ -38,7 +38,8 @@
 #include <time.h>
 
 #define QPN_BITS 0xffffffu
-#define FAREWELL_NS 200000000 /* to wait for the lock at exit */
+#define QUIESCE_NS 200000000 /* for who sends, or has the lock at exit */
+#define QUIESCE_STEP_NS 20000
 #define HOLD_NS 60000000 /* a request for which nobody listens, yet */
 #define HOLD_STEP_NS 2000000
 #define HOLD_MAX 64
@@ -61,7 +62,7 @@ struct gsi {
 	struct engine_alarm alarm;
 	pthread_mutex_t lock; /* of what follows, and of our users' state */
 	struct cm *cm;
-	uint32_t psn;
+	bool sending; /* a thread takes messages out of cm */
 	size_t nheld;
 	uint64_t held_due; /* when to check them again */
 	uint64_t peers_due;
@@ -71,7 +72,10 @@ struct gsi {
 
 	_Atomic bool told_user; /* of a process that has changed its own */
 
-	/* Not under the lock: when processes were last found alive. */
+	/* Not under the lock: messages sent so far, and threads that send one; when
+	 * processes were last found alive. */
+	_Atomic uint32_t psn;
+	_Atomic unsigned senders;
 	_Atomic uint64_t alive_ns[REGISTRY_SLOTS];
 
 	pthread_mutex_t bind_lock;
@@ -221,7 +225,7 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 	return slot;
 }
 
-/* Sends a message from QP1 to QP1; it may be lost. */
+/* Sends a message from QP1 to QP1; it may be lost. Needs no lock. */
 static void send_mad(struct gsi *g, const struct cm_mad *m)
 {
 	struct roce_hdr h = {
@@ -229,7 +233,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.mig_req = true, /* 17.2.8, as in every packet */
 		.pkey = ROCE_PKEY_DEFAULT,
 		.dest_qpn = 1,
-		.psn = g->psn++ & 0xffffff,
+		.psn = atomic_fetch_add(&g->psn, 1) & 0xffffff,
 		.qkey = MAD_QP1_QKEY,
 		.src_qpn = 1,
 	};
@@ -253,7 +257,9 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	};
 	if (tracing() && m->mad[1] == MAD_CLASS_CM)
 		shca_record_mad(TRACE_CM_OUT, m->mad, MAD_LEN);
+	atomic_fetch_add(&g->senders, 1);
 	engine_send(g->e, NULL, &b, &err);
+	atomic_fetch_sub(&g->senders, 1);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
 		    sys_strerror(err));
@@ -266,24 +272,46 @@ void gsi_send(struct engine *e, const struct roce_path *path,
 	struct gsi *g = to_process(e)->gsi;
 
 	memcpy(m.mad, mad, MAD_LEN);
-	pthread_mutex_lock(&g->lock);
 	send_mad(g, &m);
-	pthread_mutex_unlock(&g->lock);
 }
 
+static bool take_mad(struct gsi *g, struct cm_mad *m)
+{
+	return cm_tx(g->cm, m) ||
+	       (g->mads && g->mads->tx(g->mads->arg, clock_ns(), m));
+}
+
+/*
+ * With the lock, which is let go while a message leaves: the peer, once it has
+ * it, may get this processor before sendmsg(2) returns, and answer; then our
+ * threads would all wait for the lock. Messages keep their order.
+ */
+static void send_mads(struct gsi *g)
+{
+	struct cm_mad m;
+
+	g->sending = true;
+	atomic_fetch_add(&g->senders, 1);
+	while (take_mad(g, &m)) {
+		pthread_mutex_unlock(&g->lock);
+		send_mad(g, &m);
+		pthread_mutex_lock(&g->lock);
+	}
+	atomic_fetch_sub(&g->senders, 1);
+	g->sending = false;
+}
+
+/* With the lock: sends, or leaves it to a thread that is at it, and sets the
+ * alarm. */
 static void flush(struct gsi *g)
 {
 	uint64_t due;
-	struct cm_mad m;
 
-	while (cm_tx(g->cm, &m))
-		send_mad(g, &m);
+	if (!g->sending || !cm_room(g->cm))
+		send_mads(g);
 	due = cm_deadline(g->cm);
-	if (g->mads) {
-		while (g->mads->tx(g->mads->arg, clock_ns(), &m))
-			send_mad(g, &m);
+	if (g->mads)
 		due = min_u64(due, g->mads->deadline(g->mads->arg));
-	}
 	if (g->nheld)
 		due = min_u64(due, g->held_due);
 	if (g->e->registry && cm_stats(g->cm).conns)
@@ -717,11 +745,25 @@ int gsi_init(struct engine *e)
 	return 0;
 }
 
+bool gsi_quiesce(struct engine *e)
+{
+	struct gsi *g = to_process(e)->gsi;
+	const uint64_t until = sys_now_ns() + QUIESCE_NS;
+
+	while (atomic_load(&g->senders) && sys_now_ns() < until)
+		sys_sleep(QUIESCE_STEP_NS);
+	return !atomic_load(&g->senders);
+}
+
 /* Tells each peer once; g->lock is held. */
 static void say_goodbye(struct gsi *g)
 {
-	while (cm_farewell(g->cm, clock_ns()))
-		flush(g);
+	bool more;
+
+	do {
+		more = cm_farewell(g->cm, clock_ns());
+		send_mads(g);
+	} while (more);
 }
 
 void gsi_farewell(struct engine *e)
@@ -731,9 +773,9 @@ void gsi_farewell(struct engine *e)
 
 	if (!g)
 		return;
-	/* A thread that exit() has stopped may hold it for good. */
+	/* A thread that exit() has stopped may hold it for good, or send. */
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += FAREWELL_NS;
+	until.tv_nsec += QUIESCE_NS;
 	if (until.tv_nsec >= 1000000000) {
 		until.tv_sec++;
 		until.tv_nsec -= 1000000000;
@@ -744,6 +786,7 @@ void gsi_farewell(struct engine *e)
 	g->mads = NULL;
 	say_goodbye(g);
 	pthread_mutex_unlock(&g->lock);
+	gsi_quiesce(e);
 }
 
 void gsi_fini(struct engine *e)
@@ -756,7 +799,9 @@ void gsi_fini(struct engine *e)
 	g->user = NULL;
 	g->mads = NULL;
 	udp_on_unreachable(e->udp, NULL, NULL);
+	pthread_mutex_lock(&g->lock);
 	say_goodbye(g);
+	pthread_mutex_unlock(&g->lock);
 	for (size_t i = 0; i < g->nbound; i++)
 		udp_unbind(e->udp, &g->bound[i].gid, g->bound[i].ifindex);
 	if (g->leased)

@@ -37,6 +37,9 @@ void gsi_netdevs_changed(struct engine *e);
 void gsi_qp_gone(struct engine *e, struct shca_qp *qp);
 /* The process ends: tells its peers, once. */
 void gsi_farewell(struct engine *e);
+/* Waits for threads that send for the connection manager, for a moment; false:
+ * one still does. */
+bool gsi_quiesce(struct engine *e);
 
 struct lines; /* base/lines.h */
 

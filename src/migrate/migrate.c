@@ -222,9 +222,10 @@ static int sending_away(struct shca_process *p)
 	int err;
 
 	err = engine_halt(e, stop_qp, NULL);
-	/* Who sends for the connection manager holds this. */
-	shca_cm_lock(e);
-	shca_cm_unlock(e);
+	/* Who sends for the connection manager holds no queue pair's lock. */
+	if (!err && !gsi_quiesce(e))
+		err = fail(-EBUSY, "a thread has been sending a message of the "
+				   "connection manager for 0.2 s: try again");
 	return err;
 }
 
