@@ -8,6 +8,7 @@
 #include "neigh.h"
 
 #include "netdev.h"
+#include "route_cache.h"
 
 #include "base/sys.h"
 
@@ -173,21 +174,30 @@ static bool on_route(const struct nlmsghdr *nh, void *arg)
 	return true;
 }
 
-static int next_hop(struct neigh_hop *hop)
+static int ask_next_hop(const void *key, void *answer)
 {
+	struct neigh_hop *hop = answer;
 	struct request req = {
 		.nh = { .nlmsg_len = NLMSG_LENGTH(sizeof(req.route)),
 			.nlmsg_type = RTM_GETROUTE,
 			.nlmsg_flags = NLM_F_REQUEST },
-		.route = { .rtm_family = (uint8_t)hop->family,
-			   .rtm_dst_len = (uint8_t)(hop->len * 8) },
 	};
 	int err;
 
+	memcpy(hop, key, sizeof(*hop));
+	req.route.rtm_family = (uint8_t)hop->family;
+	req.route.rtm_dst_len = (uint8_t)(hop->len * 8);
 	add_attr(&req, RTA_DST, hop->bytes, hop->len);
 	add_attr(&req, RTA_OIF, &hop->ifindex, sizeof(hop->ifindex));
 	err = netlink_ask(&req, on_route, hop);
 	return err < 0 ? -EHOSTUNREACH : 0;
+}
+
+static int next_hop(struct neigh_hop *hop)
+{
+	const struct neigh_hop to = *hop;
+
+	return route_cached(&to, sizeof(to), hop, sizeof(*hop), ask_next_hop);
 }
 
 struct look {
@@ -221,10 +231,20 @@ static int lookup_mac(const struct neigh_hop *hop, uint8_t mac[6])
 	struct request req = {
 		.nh = { .nlmsg_len = NLMSG_LENGTH(sizeof(req.neigh)),
 			.nlmsg_type = RTM_GETNEIGH,
-			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-		.neigh = { .ndm_family = (uint8_t)hop->family },
+			.nlmsg_flags = NLM_F_REQUEST },
+		.neigh = { .ndm_family = (uint8_t)hop->family,
+			   .ndm_ifindex = (int)hop->ifindex },
 	};
+	int err;
 
+	add_attr(&req, NDA_DST, hop->bytes, hop->len);
+	err = netlink_ask(&req, on_neigh, &l);
+	if (err >= 0 || err == -ENOENT)
+		return err > 0;
+	/* Linux before 5.0 only lists them all. */
+	req.nh.nlmsg_len = NLMSG_LENGTH(sizeof(req.neigh));
+	req.nh.nlmsg_flags |= NLM_F_DUMP;
+	req.neigh.ndm_ifindex = 0;
 	return netlink_ask(&req, on_neigh, &l);
 }
 

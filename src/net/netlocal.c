@@ -9,6 +9,7 @@
  */
 #include "netdev.h"
 #include "netscan.h"
+#include "route_cache.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
@@ -127,11 +128,13 @@ void netdev_local_away(void)
 	/* By a clock that stands, it is as of now until netdev_local_back(). */
 	atomic_store(&local.checked_ns, clock_ns());
 	pthread_mutex_unlock(&local.writer);
+	route_cache_away();
 }
 
 void netdev_local_back(void)
 {
 	atomic_store(&local.checked_ns, 0);
+	route_cache_back();
 }
 
 /* ifindex: of this interface; 0: of any. */

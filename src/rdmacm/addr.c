@@ -11,7 +11,9 @@
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/sys.h"
+#include "net/route_cache.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -322,36 +324,56 @@ static struct sockaddr_storage as_ip(const struct sockaddr_storage *addr)
 	return ip;
 }
 
-/*
- * The address that the kernel would use towards dst; from: bound to, if not
- * any. System calls are made directly: in a program whose sockets are rsockets,
- * the functions of the C library are intercepted.
- */
+/* From where to where, of IPv4 or IPv6; ports are 0. */
+struct route_ends {
+	struct sockaddr_in6 own, to;
+};
+static_assert(sizeof(struct route_ends) <= ROUTE_KEY_MAX, "fits as a key");
+static_assert(sizeof(struct sockaddr_in6) <= ROUTE_ANSWER_MAX, "as an answer");
+
+/* System calls are made directly: in a program whose sockets are rsockets, the
+ * functions of the C library are intercepted. */
+static int ask_source(const void *key, void *answer)
+{
+	struct sockaddr_storage own = { 0 }, to = { 0 }, src = { 0 };
+	const struct route_ends *ends = key;
+	socklen_t len = sizeof(src);
+	int err = 0;
+	long fd;
+
+	memcpy(&own, &ends->own, sizeof(ends->own));
+	memcpy(&to, &ends->to, sizeof(ends->to));
+	fd = syscall(SYS_socket, to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	cma_set_port(&to, ROCE_UDP_PORT);
+	if (!cma_addr_any((struct sockaddr *)&own) &&
+	    syscall(SYS_bind, fd, &own, cma_addr_len((struct sockaddr *)&own)))
+		err = -errno;
+	else if (syscall(SYS_connect, fd, &to,
+			 cma_addr_len((struct sockaddr *)&to)) ||
+		 syscall(SYS_getsockname, fd, &src, &len))
+		err = -errno;
+	syscall(SYS_close, fd);
+	memcpy(answer, &src, sizeof(struct sockaddr_in6));
+	return err;
+}
+
+/* The address that the kernel would use towards dst; from: bound to, if not any. */
 static int route_lookup(const struct sockaddr_storage *from,
 			const struct sockaddr_storage *dst,
 			struct sockaddr_storage *src)
 {
-	struct sockaddr_storage to = *dst, own = *from;
-	socklen_t len = cma_addr_len((const struct sockaddr *)dst);
-	long fd = syscall(SYS_socket, dst->ss_family, SOCK_DGRAM | SOCK_CLOEXEC,
-			  0);
-	int err = 0;
+	struct sockaddr_storage own = *from, to = *dst;
+	struct route_ends ends;
 
-	if (fd < 0)
-		return -errno;
 	cma_set_port(&own, 0);
-	cma_set_port(&to, ROCE_UDP_PORT);
-	if (!cma_addr_any((struct sockaddr *)&own) &&
-	    syscall(SYS_bind, fd, &own, len))
-		err = -errno;
-	else if (syscall(SYS_connect, fd, &to, len))
-		err = -errno;
-	len = sizeof(*src);
+	cma_set_port(&to, 0);
+	memcpy(&ends.own, &own, sizeof(ends.own));
+	memcpy(&ends.to, &to, sizeof(ends.to));
 	memset(src, 0, sizeof(*src));
-	if (!err && syscall(SYS_getsockname, fd, src, &len))
-		err = -errno;
-	syscall(SYS_close, fd);
-	return err;
+	return route_cached(&ends, sizeof(ends), src, sizeof(ends.own),
+			    ask_source);
 }
 
 static enum ibv_mtu path_mtu(const struct cma_id *id)

@@ -7,7 +7,9 @@
 #include "testclock.h"
 
 #include "base/bytes.h"
+#include "net/neigh.h"
 #include "net/netdev.h"
+#include "net/route_cache.h"
 #include "os/config.h"
 
 #include <arpa/inet.h>
@@ -18,6 +20,8 @@
 #include <sys/syscall.h>
 
 #define FORGOTTEN_NS 1100000000u /* netdev looks again after a second */
+#define SETTLED_NS                                                             \
+	110000000u /* and keeps what it finds this long after a change */
 
 static bool have_veth;
 
@@ -456,6 +460,187 @@ static void changes_without_netlink(void **state)
 	close(pfd.fd);
 }
 
+static int asked;
+
+static int ask(const void *key, void *answer)
+{
+	int n;
+
+	memcpy(&n, key, sizeof(n));
+	memcpy(answer, &n, sizeof(n));
+	asked++;
+	return n;
+}
+
+/* How often the kernel is asked for what n stands for. */
+static int asks(int n)
+{
+	int answer = -1;
+
+	asked = 0;
+	assert_int_equal(
+		route_cached(&n, sizeof(n), &answer, sizeof(answer), ask), n);
+	assert_int_equal(answer, n);
+	return asked;
+}
+
+/* Of what 0 stands for; others are errors. */
+static int asks_again(void)
+{
+	return asks(0);
+}
+
+static void wait_until_settled(void)
+{
+	asks_again();
+	clock_forward(SETTLED_NS);
+	asks_again();
+	assert_int_equal(asks_again(), 0);
+}
+
+/* What the kernel says of routes holds until something changes, and no longer. */
+static void routes_are_remembered(void **state)
+{
+	static const struct {
+		const char *args;
+		bool may_lack; /* the kernel */
+	} changes[] = {
+		{ "addr add 10.9.0.1/32 dev lo", false },
+		{ "route add 10.8.0.0/16 dev lo", false },
+		{ "route change 10.8.0.0/16 dev lo src 10.9.0.1", false },
+		{ "route del 10.8.0.0/16", false },
+		{ "addr del 10.9.0.1/32 dev lo", false },
+		{ "link set lo mtu 60000", false },
+		{ "-6 addr add fd07::7/128 dev lo", false },
+		{ "-6 route add fd08::/64 dev lo", false },
+		{ "-6 route del fd08::/64 dev lo", false },
+		{ "-6 addr del fd07::7/128 dev lo", false },
+		{ "rule add from 10.7.0.0/16 table 77", true },
+		{ "rule del from 10.7.0.0/16 table 77", true },
+		{ "-6 rule add from fd09::/64 table 77", true },
+		{ "-6 rule del from fd09::/64 table 77", true },
+		{ "nexthop add id 77 blackhole", true },
+		{ "nexthop del id 77", true },
+		{ "link set lo mtu 65536", false },
+	};
+
+	(void)state;
+	wait_until_settled();
+	for (size_t i = 0; i < ARRAY_SIZE(changes); i++) {
+		if (!ip("%s", changes[i].args)) {
+			assert_true(changes[i].may_lack);
+			continue;
+		}
+		if (!asks_again())
+			fail_msg("not noticed: ip %s", changes[i].args);
+		/* The kernel may still be at it. */
+		assert_int_equal(asks_again(), 1);
+		clock_forward(SETTLED_NS);
+		assert_int_equal(asks_again(), 1);
+		assert_int_equal(asks_again(), 0);
+	}
+	clock_forward(FORGOTTEN_NS);
+	assert_int_equal(asks_again(), 1);
+	assert_int_equal(asks_again(), 0);
+}
+
+static void errors_are_not_remembered(void **state)
+{
+	(void)state;
+	wait_until_settled();
+	assert_int_equal(asks(-EHOSTUNREACH), 1);
+	assert_int_equal(asks(-EHOSTUNREACH), 1);
+	assert_int_equal(asks_again(), 0);
+}
+
+/* Has a socket of its own, and leaves the parent's alone. */
+static int child_asks(void *arg)
+{
+	const bool changed = asks_again();
+
+	(void)arg;
+	return changed && !asks_again() ? 0 : 1;
+}
+
+static int child_without_netlink(void *arg)
+{
+	(void)arg;
+	no_netlink = true;
+	return asks_again() && asks_again() ? 0 : 1;
+}
+
+static void a_child_asks_itself(void **state)
+{
+	(void)state;
+	wait_until_settled();
+	assert_true(ip("addr add 10.9.0.1/32 dev lo"));
+	assert_int_equal(in_child(child_asks, NULL), 0);
+	assert_int_equal(asks_again(), 1);
+	assert_true(ip("addr del 10.9.0.1/32 dev lo"));
+	assert_int_equal(in_child(child_without_netlink, NULL), 0);
+}
+
+static void suspended_it_remembers_nothing(void **state)
+{
+	(void)state;
+	wait_until_settled();
+	netdev_local_away();
+	assert_int_equal(asks_again(), 1);
+	assert_int_equal(asks_again(), 1);
+	netdev_local_back();
+	assert_int_equal(asks_again(), 1);
+	assert_int_equal(asks_again(), 0);
+}
+
+/* The next hop is one of those answers. */
+static void a_new_route_is_noticed(void **state)
+{
+	const union ibv_gid gid = gid_of("10.1.0.9");
+	uint32_t va;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	va = if_nametoindex("va");
+	for (int i = 0; i < 3; i++) {
+		assert_true(neigh_on_link(&gid, va));
+		assert_true(ip("route add 10.1.0.9 via 10.1.0.8 dev va"));
+		assert_false(neigh_on_link(&gid, va));
+		clock_forward(SETTLED_NS);
+		assert_false(neigh_on_link(&gid, va));
+		assert_true(ip("route del 10.1.0.9"));
+	}
+}
+
+/* One neighbour is looked for, among others. */
+static void a_neighbour_is_found(void **state)
+{
+	const uint8_t want[6] = { 2, 0, 0, 0, 0, 9 };
+	const union ibv_gid gid = gid_of("10.1.0.9"), other = gid_of("fd01::9");
+	struct neigh_hop hop;
+	uint8_t mac[6];
+	uint32_t va;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	va = if_nametoindex("va");
+	assert_true(ip("neigh add 10.1.0.8 lladdr 02:00:00:00:00:08 dev va"));
+	assert_true(neigh_missing(&gid, va, &hop));
+	assert_false(neigh_known(&hop));
+	assert_true(ip("neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev va"));
+	assert_true(neigh_known(&hop));
+	assert_false(neigh_missing(&gid, va, &hop));
+	assert_int_equal(neigh_resolve(&gid, va, mac), 0);
+	assert_memory_equal(mac, want, sizeof(mac));
+	/* Known, but not its address. */
+	assert_true(ip("neigh replace 10.1.0.9 dev va nud failed"));
+	assert_false(neigh_known(&hop));
+	assert_true(neigh_missing(&other, va, &hop));
+	assert_true(ip("neigh add fd01::9 lladdr 02:00:00:00:00:09 dev va"));
+	assert_true(neigh_known(&hop));
+}
+
 static void mtu(void **state)
 {
 	(void)state;
@@ -476,6 +661,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fork_during_a_scan), /* the first to scan */
+		cmocka_unit_test(routes_are_remembered),
+		cmocka_unit_test(errors_are_not_remembered),
+		cmocka_unit_test(a_child_asks_itself),
+		cmocka_unit_test(suspended_it_remembers_nothing),
+		TEST(a_new_route_is_noticed),
+		TEST(a_neighbour_is_found),
 		TEST(loopback_alone),
 		TEST(order),
 		TEST(names_and_first),
