@@ -11,6 +11,7 @@
 
 #include "udp_route.h"
 
+#include "base/aligned.h"
 #include "roce/qp.h"
 
 #include <stdatomic.h>
@@ -31,10 +32,11 @@ struct link_peer {
  * all zeros at first. It holds a reference to the peer.
  */
 struct link_way {
-	struct link *link; /* NULL: not known yet */
+	_Alignas(CACHE_LINE) struct link *link; /* NULL: not known yet */
 	struct link_peer *peer; /* NULL: the link knows none */
 	bool known; /* link is right for qpn and dgid */
 	bool copy; /* what it sends cannot be named: payload goes with it */
+	bool v1; /* RoCE v1 */
 	uint32_t qpn; /* the destination */
 	uint32_t own; /* the QP that gets acknowledgements; 0: none */
 	/* Of that (struct qp_public); 0: others cannot see it. */
@@ -42,12 +44,11 @@ struct link_way {
 	const struct keys *keys; /* that lead to its memory */
 	uint32_t hash; /* roce_path_there(), which the receiver compares, */
 	uint32_t back; /* and of what comes back */
-	union ibv_gid sgid, dgid;
-	bool v1; /* RoCE v1 */
-	/* Of a connection: where these addresses stand. Whoever writes there
+	/* Of a connection: where the addresses stand. Whoever writes there
 	 * calls link_way_changed(). NULL: they may be anywhere. */
 	const struct roce_path *path;
 	struct udp_route route; /* the UDP link's */
+	union ibv_gid sgid, dgid;
 };
 
 /* What it has sent and received; a link counts what it has. */

@@ -32,34 +32,26 @@ void sock_set(int fd, int level, int name, int value)
 	setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-socklen_t sock_addr(struct sockaddr_storage *ss, const union ibv_gid *gid,
+socklen_t sock_addr(union sock_name *to, const union ibv_gid *gid,
 		    uint32_t scope, uint16_t port)
 {
-	memset(ss, 0, sizeof(*ss));
+	memset(to, 0, sizeof(*to));
 	if (roce_gid_is_v4(gid)) {
-		struct sockaddr_in *sin = (struct sockaddr_in *)ss;
-
-		sin->sin_family = AF_INET;
-		sin->sin_port = htons(port);
-		memcpy(&sin->sin_addr, gid->raw + 12, 4);
-		return sizeof(*sin);
-	} else {
-		struct sockaddr_in6 *sin6 = (struct sockaddr_in6 *)ss;
-
-		sin6->sin6_family = AF_INET6;
-		sin6->sin6_port = htons(port);
-		memcpy(&sin6->sin6_addr, gid->raw, 16);
-		sin6->sin6_scope_id = scope;
-		return sizeof(*sin6);
+		to->v4.sin_family = AF_INET;
+		to->v4.sin_port = htons(port);
+		memcpy(&to->v4.sin_addr, gid->raw + 12, 4);
+		return sizeof(to->v4);
 	}
+	to->v6.sin6_family = AF_INET6;
+	to->v6.sin6_port = htons(port);
+	memcpy(&to->v6.sin6_addr, gid->raw, 16);
+	to->v6.sin6_scope_id = scope;
+	return sizeof(to->v6);
 }
 
-void sock_set_port(struct sockaddr_storage *ss, uint16_t port)
+void sock_set_port(union sock_name *to, uint16_t port)
 {
-	if (ss->ss_family == AF_INET)
-		((struct sockaddr_in *)ss)->sin_port = htons(port);
-	else
-		((struct sockaddr_in6 *)ss)->sin6_port = htons(port);
+	to->v4.sin_port = htons(port); /* the same for IPv6 */
 }
 
 uint16_t sock_gid(const struct sockaddr_storage *ss, union ibv_gid *gid)
@@ -87,10 +79,10 @@ static void any_gid(union ibv_gid *gid, bool v4)
 
 int sock_bind(int fd, const union ibv_gid *gid, uint32_t scope, uint16_t port)
 {
-	struct sockaddr_storage ss;
-	socklen_t len = sock_addr(&ss, gid, scope, port);
+	union sock_name to;
+	socklen_t len = sock_addr(&to, gid, scope, port);
 
-	return bind(fd, (struct sockaddr *)&ss, len) ? -errno : 0;
+	return bind(fd, (struct sockaddr *)&to, len) ? -errno : 0;
 }
 
 int sock_bind_any(int fd, bool v4, uint16_t port)

@@ -8,6 +8,7 @@
 #define SOFTHCA_LINK_SOCK_H
 
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -42,10 +43,14 @@ void sock_set_buffers(int fd);
 /* Nothing comes in, until another filter takes the place of this one. */
 void sock_drop_all(int fd);
 
-socklen_t sock_addr(struct sockaddr_storage *ss, const union ibv_gid *gid,
+union sock_name {
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+socklen_t sock_addr(union sock_name *to, const union ibv_gid *gid,
 		    uint32_t scope, uint16_t port);
 /* Of an address that it has made. */
-void sock_set_port(struct sockaddr_storage *ss, uint16_t port);
+void sock_set_port(union sock_name *to, uint16_t port);
 /* The address, and as the result the port. */
 uint16_t sock_gid(const struct sockaddr_storage *ss, union ibv_gid *gid);
 

@@ -84,7 +84,7 @@ static void *put_control(struct udp_route *r, int level, int type, size_t len)
 	c->cmsg_level = level;
 	c->cmsg_type = type;
 	c->cmsg_len = CMSG_LEN(len);
-	r->control_len += CMSG_SPACE(len);
+	r->control_len += (uint32_t)CMSG_SPACE(len);
 	return CMSG_DATA(c);
 }
 
@@ -105,6 +105,7 @@ static void set_path(const struct udp *u, struct udp_route *r,
 	int hops = path->hop_limit;
 
 	r->path = *path;
+	r->icrc = (struct icrc_flow){ 0 };
 	r->v4 = roce_gid_is_v4(&path->dgid);
 	r->scope = udp_scope(&path->dgid, path->sgid_scope);
 	r->relay = false;
@@ -289,9 +290,8 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 static void finish(struct udp_route *r, const struct tx_sock *sock,
 		   uint16_t ip_id, uint8_t *out, size_t size, bool damaged)
 {
-	packet_put_icrc(icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
-					 sock->port, ROCE_UDP_PORT, size,
-					 ip_id),
+	packet_put_icrc(icrc_begin_flow(&r->icrc, &r->path.sgid, &r->path.dgid,
+					sock->port, ROCE_UDP_PORT, size, ip_id),
 			out, size, damaged);
 }
 
@@ -358,7 +358,7 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 			int niov)
 {
 	bool v4 = u->tx[1][0].fd >= 0;
-	struct sockaddr_storage to;
+	union sock_name to;
 	struct msghdr m = {
 		.msg_name = &to,
 		.msg_iov = (struct iovec *)iov,
@@ -767,7 +767,6 @@ __attribute__((noinline)) static size_t send_once(struct udp *u,
 	struct udp_route at;
 
 	at.known = false;
-	at.icrc = (struct icrc_memo){ 0 };
 	return send_by(u, &(struct route){ .at = &at }, b, from, to, err);
 }
 

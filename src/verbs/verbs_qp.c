@@ -146,7 +146,7 @@ static int qp_new(struct ibv_context *ibctx,
 {
 	const struct shca_transport *t = to_ctx(ibctx)->dev->transport;
 	const bool remote = attr->qp_type == IBV_QPT_XRC_RECV;
-	struct shca_qp *qp = calloc(1, sizeof(*qp));
+	struct shca_qp *qp = aligned_zalloc(sizeof(*qp));
 	struct ibv_qp *ib;
 	int err = 0;
 

@@ -178,26 +178,53 @@ void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc)
 	crc_put(out, crc);
 }
 
+/* A message and its acknowledgement differ in length by little, flows in their
+ * ports. */
+static size_t memo_index(size_t transport_len, uint16_t sport)
+{
+	return (transport_len / 4 ^ sport) % ICRC_MEMOS;
+}
+
+/* k is of this source and destination. */
+static uint32_t begin_known(struct icrc_known *k, const union ibv_gid *src,
+			    const union ibv_gid *dst, uint16_t sport,
+			    uint16_t dport, size_t transport_len,
+			    uint16_t ip_id)
+{
+	if (k->len == transport_len && k->sport == sport && k->dport == dport &&
+	    k->ip_id == ip_id)
+		return k->crc;
+	*k = (struct icrc_known){
+		.len = (uint32_t)transport_len,
+		.sport = sport,
+		.dport = dport,
+		.ip_id = ip_id,
+		.crc = icrc_begin(src, dst, sport, dport, transport_len, ip_id),
+	};
+	return k->crc;
+}
+
+uint32_t icrc_begin_flow(struct icrc_flow *f, const union ibv_gid *src,
+			 const union ibv_gid *dst, uint16_t sport,
+			 uint16_t dport, size_t transport_len, uint16_t ip_id)
+{
+	return begin_known(&f->known[memo_index(transport_len, sport)], src,
+			   dst, sport, dport, transport_len, ip_id);
+}
+
 uint32_t icrc_begin_known(struct icrc_memo *m, const union ibv_gid *src,
 			  const union ibv_gid *dst, uint16_t sport,
 			  uint16_t dport, size_t transport_len, uint16_t ip_id)
 {
-	/* A message and its acknowledgement differ in length by little, flows
-	 * in their ports. */
-	__auto_type k = &m->known[(transport_len / 4 ^ sport) % ICRC_MEMOS];
+	__auto_type k = &m->known[memo_index(transport_len, sport)];
 
-	if (k->len == transport_len && k->sport == sport && k->dport == dport &&
-	    k->ip_id == ip_id && gid_equal(&k->src, src) &&
-	    gid_equal(&k->dst, dst))
-		return k->crc;
-	k->crc = icrc_begin(src, dst, sport, dport, transport_len, ip_id);
-	k->src = *src;
-	k->dst = *dst;
-	k->sport = sport;
-	k->dport = dport;
-	k->ip_id = ip_id;
-	k->len = transport_len;
-	return k->crc;
+	if (!gid_equal(&k->src, src) || !gid_equal(&k->dst, dst)) {
+		k->src = *src;
+		k->dst = *dst;
+		k->of.len = 0;
+	}
+	return begin_known(&k->of, src, dst, sport, dport, transport_len,
+			   ip_id);
 }
 
 bool icrc_is(uint32_t crc, const uint8_t *pkt, size_t len)

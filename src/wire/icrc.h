@@ -32,14 +32,25 @@ uint32_t icrc_grh(const uint8_t grh[GRH_LEN]);
  */
 #define ICRC_MEMOS 4
 
+struct icrc_known {
+	uint32_t len; /* 0: nothing is known */
+	uint16_t sport, dport, ip_id;
+	uint32_t crc;
+};
+
 struct icrc_memo {
 	struct {
 		union ibv_gid src, dst;
-		size_t len; /* 0: nothing is known */
-		uint16_t sport, dport, ip_id;
-		uint32_t crc;
+		struct icrc_known of;
 	} known[ICRC_MEMOS];
 };
+/* Of one source and destination. */
+struct icrc_flow {
+	struct icrc_known known[ICRC_MEMOS];
+};
+uint32_t icrc_begin_flow(struct icrc_flow *f, const union ibv_gid *src,
+			 const union ibv_gid *dst, uint16_t sport,
+			 uint16_t dport, size_t transport_len, uint16_t ip_id);
 uint32_t icrc_begin_known(struct icrc_memo *m, const union ibv_gid *src,
 			  const union ibv_gid *dst, uint16_t sport,
 			  uint16_t dport, size_t transport_len, uint16_t ip_id);

@@ -403,7 +403,7 @@ static struct shca_qp *remote_rsp_get(struct engine *e, const uint8_t *w,
 	if (all->n >= REMOTE_RSPS_MAX)
 		remote_rsps_kill(e, remote_rsps_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
-	qp = calloc(1, sizeof(*qp));
+	qp = aligned_zalloc(sizeof(*qp));
 	xrc = calloc(1, sizeof(*xrc));
 	/* xrc.lock keeps the domain until the remote responder is in the table;
 	 * from then on the domain takes it along when it goes. */
