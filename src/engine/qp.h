@@ -15,6 +15,7 @@
 #ifndef SOFTHCA_ENGINE_QP_H
 #define SOFTHCA_ENGINE_QP_H
 
+#include "base/aligned.h"
 #include "link/link.h"
 #include "roce/qp.h"
 
@@ -60,32 +61,31 @@ enum engine_qp_lock {
 };
 
 struct engine_qp {
-	const struct engine_qp_ops *ops;
+	_Alignas(CACHE_LINE) const struct engine_qp_ops *ops;
 	struct engine *engine;
 	uint32_t num; /* on the wire */
 	bool foreign; /* num belongs to another process; not in the table */
 	bool dead; /* under lock; whoever finds it set lets go */
-	_Atomic unsigned refs; /* whoever may lock it */
+	bool ack_waits; /* under lock: counted in engine.acks */
+	_Atomic bool is_held; /* it is on held's list */
 
 	_Atomic uint32_t lock; /* enum engine_qp_lock */
+	_Atomic unsigned refs; /* whoever may lock it */
+	_Atomic unsigned
+		kill_line; /* by this line of a script (hooks/faults.h), or 0 */
+	_Atomic bool is_starved; /* it is on starved's list */
+	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
+	size_t timer_pos; /* of that entry + 1; the timers' lock */
+	struct link
+		*used; /* under lock: counted there (idle_link.h), or NULL */
+
+	struct link_way way; /* under lock: where it sends */
 
 	/* For the holder of the lock, from those who did not wait for it. */
 	_Atomic(struct engine_packet *) backlog; /* newest first */
 	_Atomic unsigned nbacklog;
-
-	struct link_way way; /* under lock: where it sends */
 	struct engine_qp *starved; /* send.c: the next without room */
-	_Atomic bool is_starved; /* it is on that list */
 	struct engine_qp *held; /* delayed_ack.c: the next that waits */
-	_Atomic bool is_held; /* it is on that list */
-	bool ack_waits; /* under lock: counted in engine.acks */
-	_Atomic unsigned
-		kill_line; /* by this line of a script (hooks/faults.h), or 0 */
-	struct link
-		*used; /* under lock: counted there (idle_link.h), or NULL */
-
-	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
-	size_t timer_pos; /* of that entry + 1; the timers' lock */
 };
 
 /* Begins with one reference, and dead: the owner clears that. */

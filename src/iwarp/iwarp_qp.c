@@ -29,7 +29,7 @@ int iwarp_qp_create(struct iwarp_qp **out, struct qp_init *init)
 		return why(-EOPNOTSUPP,
 			   "iWARP has QPs of type RC only, not of type %s",
 			   qp_type_str(init->type));
-	qp = calloc(1, sizeof(*qp));
+	qp = aligned_zalloc(sizeof(*qp));
 	if (!qp)
 		return -ENOMEM;
 	err = qp_init(&qp->base, init, sizeof(struct iwarp_wqe));

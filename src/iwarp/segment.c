@@ -224,7 +224,7 @@ static bool begin_write(struct iwarp_qp *qp)
 	r->to = r->h.to;
 	if (!r->left)
 		return true; /* then nothing is looked at */
-	if (!(qp->base.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE)) {
+	if (!(qp->base.access & IBV_ACCESS_REMOTE_WRITE)) {
 		explain(qp,
 			"a write with rkey 0x%08x refused: the QP's "
 			"qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: set "

@@ -398,7 +398,7 @@ static int check_read(struct iwarp_qp *qp, const struct rdmap_read *r)
 	void *p;
 	int error;
 
-	if (!(qp->base.attr.qp_access_flags & IBV_ACCESS_REMOTE_READ))
+	if (!(qp->base.access & IBV_ACCESS_REMOTE_READ))
 		return RDMAP_E_ACCESS;
 	if (!r->size)
 		return 0;

@@ -20,6 +20,8 @@
 #include "source.h"
 #include "sq.h"
 
+#include "base/aligned.h"
+
 #include <errno.h>
 #include <sys/uio.h>
 
@@ -27,29 +29,43 @@
 #define QP_MAX_WR 16384
 #define QP_MAX_RD_ATOMIC 128
 
+/*
+ * Many queue pairs do not fit into a processor's cache, and a message costs what
+ * the lines take that it touches. So what each needs is together, line by line,
+ * here as in the structs that are made of it: first of any message, then of
+ * those sent, and what few need or nobody does once it is connected at the end.
+ */
+#define QP_LINE _Alignas(CACHE_LINE)
+
 struct qp {
-	const struct qp_env *env;
+	QP_LINE const struct qp_env *env;
 	void *owner;
+	void *send_cq, *srq;
 	uint32_t qpn; /* as the program knows it */
 	uint32_t pd;
 	enum ibv_qp_type type;
 	enum ibv_qp_state state;
-	void *send_cq, *recv_cq, *srq;
-	struct ibv_qp_cap cap;
+	uint32_t access; /* attr.qp_access_flags, */
+	uint8_t timeout; /* and attr.timeout */
+	uint8_t column; /* its type in tables by service */
 	bool sq_sig_all;
 	bool sqd_notify; /* raise SQ_DRAINED */
 	bool sq_drained;
 	bool recv_valid; /* recv holds a WQE taken and not completed */
 	bool doubt; /* memory was missing at the link: look before sending */
-	uint8_t column; /* its type in tables by service */
+
+	QP_LINE struct qp_sq sq;
 	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
-	uint32_t wire_qpn; /* as its peer knows it: mostly the same as qpn */
-	struct ibv_qp_attr attr; /* as set by the program */
-	struct qp_sq sq;
-	struct qp_rq rq;
-	struct qp_recv recv; /* of the message that is being received */
-	QP_COUNTS(QP_NO_COUNT, QP_COUNT_FIELD)
 	struct qp_public *pub; /* what others see of it; the next, or given */
+
+	QP_LINE struct qp_rq rq;
+	struct qp_recv recv; /* of the message that is being received */
+	void *recv_cq;
+
+	uint32_t wire_qpn; /* as its peer knows it: mostly the same as qpn */
+	struct ibv_qp_cap cap;
+	struct ibv_qp_attr attr; /* as set by the program */
+	QP_COUNTS(QP_NO_COUNT, QP_COUNT_FIELD)
 	struct qp_public unseen;
 };
 

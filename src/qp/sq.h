@@ -11,12 +11,18 @@
 #include "env.h"
 #include "opcode.h"
 
-/* What every transport keeps of a send work request. */
+/* What every transport keeps of a send work request: what few have comes first,
+ * so that the rest is beside what the transport adds, and the SGEs. */
 struct qp_wqe {
+	union {
+		struct { /* atomics */
+			uint64_t compare_add;
+			uint64_t swap;
+		};
+		struct qp_bind bind;
+	};
 	uint64_t wr_id;
 	uint64_t remote_addr;
-	uint64_t compare_add;
-	uint64_t swap;
 	uint32_t rkey;
 	__be32 imm; /* or the rkey to invalidate, host order */
 	uint32_t length;
@@ -26,9 +32,9 @@ struct qp_wqe {
 	uint8_t status; /* enum ibv_wc_status found before its turn came */
 	bool local; /* no packets: LOCAL_INV, BIND_MW */
 	bool executed; /* local operation done */
-	struct qp_bind bind;
 };
 
+/* A cache line, with the hints of struct qp. */
 struct qp_sq {
 	uint32_t depth; /* power of two */
 	uint32_t max_wr;

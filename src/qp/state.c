@@ -429,6 +429,8 @@ void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *attr, int mask)
 	}
 	q->rq_psn &= PSN_MASK;
 	q->sq_psn &= PSN_MASK;
+	qp->access = q->qp_access_flags;
+	qp->timeout = q->timeout;
 	if (mask & IBV_QP_ACCESS_FLAGS)
 		qp_public_set(&qp->pub->access, attr->qp_access_flags);
 	if (mask & IBV_QP_AV)
@@ -480,6 +482,7 @@ void qp_reset(struct qp *qp)
 	while (!qp_rq_take(&qp->rq, 0, &r))
 		;
 	memset(&qp->attr, 0, sizeof(qp->attr));
+	qp->access = qp->timeout = 0;
 	qp->recv_valid = false;
 	qp->sq_drained = qp->sqd_notify = false;
 }

@@ -46,9 +46,9 @@
 
 static uint64_t ack_timeout_ns(const struct roce_qp *qp)
 {
-	uint64_t t = 4096ull << qp->base.attr.timeout;
+	uint64_t t = 4096ull << qp->base.timeout;
 
-	if (qp->base.attr.timeout == 0)
+	if (qp->base.timeout == 0)
 		return UINT64_MAX;
 	t *= 2;
 	return t < ACK_TIMEOUT_MIN_NS ? ACK_TIMEOUT_MIN_NS : t;

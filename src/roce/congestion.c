@@ -120,7 +120,7 @@ static void sample_end(struct roce_qp *qp, uint64_t now_ns)
 	}
 	sample_rtt(c, rtt);
 	sample_rate(c, (uint32_t)psn_diff(qp->req.una, c->sent_una), rtt);
-	if (qp->pace.on)
+	if (qp->paced)
 		qp->pace.rate = max_u32(paced_rate(qp), PACE_MIN_BYTES_PER_MS);
 }
 
@@ -187,18 +187,18 @@ static void pace_begin(struct roce_qp *qp, uint64_t now_ns)
 	const uint32_t rate = paced_rate(qp);
 
 	if (!qp->req.cc.rate || rate >= PACED_MAX_BYTES_PER_MS) {
-		p->on = false;
+		qp->paced = false;
 		return;
 	}
 	p->rate = max_u32(rate, PACE_MIN_BYTES_PER_MS);
 	p->burst = max_u32(p->rate / (1000 / PACED_BURST_US),
 			   PACED_BURST_PKTS * (qp->mtu + ROCE_HDR_MAX));
 	p->slow_until_ns = now_ns + PACED_RTTS * qp->req.cc.srtt_ns;
-	if (!p->on) {
+	if (!qp->paced) {
 		p->bytes = p->burst;
 		p->at_ns = now_ns;
 	}
-	p->on = true;
+	qp->paced = true;
 }
 
 void cc_lost(struct roce_qp *qp, uint64_t now_ns)
@@ -255,7 +255,7 @@ void cc_not_lost(struct roce_qp *qp)
 	c->recovering = c->undoable = c->silent = false;
 	c->cwnd = c->undo_cwnd;
 	c->ssthresh = c->undo_ssthresh;
-	qp->pace.on = false;
+	qp->paced = false;
 }
 
 void cc_heard(struct roce_qp *qp)
@@ -274,7 +274,7 @@ void pace_expire(struct roce_qp *qp, uint64_t now_ns)
 
 	if (!p->next_ns || now_ns < p->next_ns)
 		return;
-	if (p->on) {
+	if (qp->paced) {
 		p->late_ns = min_u64(now_ns - p->next_ns, LATE_MAX_NS);
 		c->wait_ns = (7 * c->wait_ns + p->late_ns) / 8;
 	}
@@ -294,7 +294,7 @@ void pace_refill(struct roce_qp *qp, uint64_t now_ns)
 	pace_expire(qp, now_ns);
 	p->next_ns = 0;
 	if (now_ns >= p->slow_until_ns) {
-		p->on = false;
+		qp->paced = false;
 		p->rate = PACE_BYTES_PER_MS;
 		p->burst = PACE_BURST;
 	}

@@ -302,7 +302,7 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 		batch_release(b);
 		b->responses = false;
 	}
-	if (!qp_is_reliable(&qp->base) || qp->pace.on)
+	if (!qp_is_reliable(&qp->base) || qp->paced)
 		pace_refill(qp, now_ns);
 	qp->req.tx_end_psn = qp->req.end_psn;
 	if (qp->base.type == IBV_QPT_UD)

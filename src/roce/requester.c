@@ -529,7 +529,7 @@ static inline bool small_is_alone(const struct roce_qp *qp,
 	const struct qp_sq *sq = &qp->base.sq;
 
 	if (sq->tail - sq->nxt != 1 || r->rec.mode != FRESH ||
-	    probe_is_due(r) || r->large || qp->pace.on)
+	    probe_is_due(r) || r->large || qp->paced)
 		return false;
 	return s->ack ? !qp->rsp.ack_first && qp_sq_slot(sq, sq->nxt)->length :
 			!rsp_ready(qp);

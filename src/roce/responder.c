@@ -381,7 +381,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	if (f & ROCE_F_RETH && len > QP_MAX_MSG)
 		return V_INVALID;
-	if (!(qp->base.attr.qp_access_flags & flag)) {
+	if (!(qp->base.access & flag)) {
 		explain(qp,
 			"%s of %u bytes at 0x%llx with rkey 0x%08x refused: "
 			"the QP's qp_access_flags lack %s: set that with "

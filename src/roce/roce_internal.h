@@ -17,6 +17,7 @@
 #include "qp/refused.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
 #define USEC 1000ull
@@ -69,23 +70,24 @@ static inline struct roce_ud_wqe *roce_ud_wqe(const struct qp_wqe *w)
 /* Congestion control of a reliable requester, see congestion.c. */
 struct roce_cc {
 	uint32_t cwnd, cwnd_max, ssthresh; /* packets in flight, 1/256 units */
-	uint32_t undo_cwnd, undo_ssthresh; /* from before what was a loss, */
-	bool undoable, silent; /* or seemed to be; or a silence */
 	bool recovering; /* from one event, until una is recover_psn */
-	uint32_t recover_psn;
-	uint64_t cut_ns; /* when a loss last narrowed the window; 0: never */
 
 	/* One round trip after the other is measured. */
+	bool sent_again; /* it had been sent before, */
+	bool doubtful; /* or what is behind it has been since */
+	bool guessed; /* these are, from a packet that was sent twice */
 	uint64_t sent_ns; /* when sent_psn was sent; 0: none is measured */
 	uint32_t sent_psn;
 	uint32_t sent_una; /* una then */
-	bool sent_again; /* it had been sent before, */
-	bool doubtful; /* or what is behind it has been since */
 	uint64_t srtt_ns, rttvar_ns, min_rtt_ns;
+	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
+	uint32_t recover_psn;
+
+	uint32_t undo_cwnd, undo_ssthresh; /* from before what was a loss, */
+	bool undoable, silent; /* or seemed to be; or a silence */
+	uint64_t cut_ns; /* when a loss last narrowed the window; 0: never */
 	uint64_t
 		wait_ns; /* for a processor, when the pace lets it go on; smoothed */
-	bool guessed; /* these are, from a packet that was sent twice */
-	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
 };
 
 /* What a requester sends again. */
@@ -109,12 +111,12 @@ enum recovery_probe {
 /* Recovery from losses, see recovery.c, which alone changes it. */
 struct roce_recovery {
 	enum recovery_mode mode;
-	uint32_t end_psn; /* it ends when una is there; */
-	uint64_t since_ns; /* it began then */
+	enum recovery_probe probe;
+	uint64_t since_ns; /* mode began then, */
+	uint32_t end_psn; /* and ends when una is there */
 	bool by_nak; /* GO_BACK_N: a NAK asked for it */
 	bool silent; /* and so does repeated silence: an answer opens the window */
 
-	enum recovery_probe probe;
 	uint32_t probe_psn; /* the last one of the probe that is out, */
 	uint32_t probe_nxt; /* and nxt_psn when it was sent */
 
@@ -129,45 +131,46 @@ struct roce_recovery {
 
 /* Requester: una <= nxt_psn <= end_psn, in PSN order. */
 struct roce_requester {
-	uint32_t post_psn; /* of the next WQE posted */
+	QP_LINE uint32_t post_psn; /* of the next WQE posted */
 	uint32_t una; /* oldest PSN not acknowledged */
 	uint32_t nxt_psn; /* next PSN to transmit */
 	uint32_t end_psn; /* one past the highest PSN ever transmitted */
 	uint32_t tx_end_psn; /* the same before the batch at the link */
 	uint32_t rd_out; /* read and atomic requests without their response */
 	uint32_t noack; /* packets since the last AckReq */
-
-	struct roce_cc cc;
-
-	struct roce_recovery rec;
-
 	bool large; /* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
 	bool paused; /* until rnr_until_ns: the peer is suspended (pause.c) */
-	uint32_t read_chunk; /* packets that one read request asks for */
-
-	/* Retransmission, see completer.c. */
+	bool unarmed; /* timer_ns is to be set by who next knows the time */
+	uint64_t rnr_until_ns; /* 0: not waiting */
 	uint64_t progress_ns; /* when una last moved, or sending began */
 	uint64_t timer_ns; /* next look at lost packets; 0: none out */
-	bool unarmed; /* it is to be set by who next knows the time */
-	uint64_t armed_ns; /* when it was set to that */
+	struct roce_recovery rec; /* its modes are in the same line */
+	uint32_t read_chunk; /* packets that one read request asks for */
+
+	QP_LINE struct roce_cc cc;
+
+	/* Retransmission, see completer.c. */
+	QP_LINE uint64_t armed_ns; /* when timer_ns was set */
 	uint64_t probe_ns; /* current probe interval */
-	uint32_t looks; /* of the timer, without progress */
 	uint64_t unread[2]; /* env->unread()'s mark */
+	uint32_t looks; /* of the timer, without progress */
 	uint32_t retries; /* without progress */
 	uint32_t rnr_retries;
-	uint64_t rnr_until_ns; /* 0: not waiting */
+	uint16_t sport; /* where an answer came from last; 0: by no UDP */
+	uint64_t cnp_ns; /* when a congestion notification counted; 0: never */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
 	uint64_t rnr_said_ns; /* when that was explained; 0: not */
 	uint64_t stuck_ns; /* since when no retry ends the wait for what */
 	uint32_t stuck_psn; /* was sent from here on, */
 	uint64_t stuck_said; /* and when that was explained */
-	uint16_t sport; /* where an answer came from last; 0: by no UDP */
-	uint64_t cnp_ns; /* when a congestion notification counted; 0: never */
 	uint32_t
 		strays; /* answers about a PSN that we have not sent, in a row: */
 	uint32_t stray_psn; /* what the peer expects */
 };
+
+_Static_assert(offsetof(struct roce_requester, rec.probe) < 64,
+	       "one cache line");
 
 enum resp_kind { RESP_READ, RESP_ATOMIC, RESP_ATOMIC_WRITE };
 
@@ -205,45 +208,48 @@ struct roce_read_done {
 enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
 
 struct roce_responder {
-	uint32_t epsn;
-	uint64_t stream_pos; /* of epsn in the stream of requests, from 1 on */
+	QP_LINE uint32_t epsn;
 	uint32_t ack_back; /* PSNs of reads and atomics right before epsn */
+	uint64_t stream_pos; /* of epsn in the stream of requests, from 1 on */
 	uint32_t msn;
 	enum resp_in in;
-	uint32_t recv_srqn; /* XRC: of which SRQ the receive in use is */
-	uint32_t offset; /* bytes of the message placed */
-	uint64_t va; /* write: next byte's address */
-	uint32_t rkey;
-	uint32_t pd; /* write: whose key it is */
-	uint32_t req_pd; /* whose keys the request that is looked at names */
-	uint32_t left; /* write: bytes of RETH.DMALen to come */
-	bool nak_seq_sent; /* one NAK per gap, */
-	uint32_t nak_for; /* which this PSN behind it has shown */
-	bool rnr_sent;
-	uint32_t rnr_count; /* messages without a receive, */
-	uint32_t rnr_said; /* as many when that was explained last, */
-	uint64_t rnr_said_ns; /* and when */
 	bool ack_pending;
 	bool ack_first; /* the peer has to get it before an answer, not behind */
 	bool ack_held; /* it waits for an answer (roce_ack_hold()), */
-	uint32_t held_psn; /* epsn then */
-	struct backoff hold; /* a try: an ACK that waits */
 	bool nak_pending;
 	bool nak_last; /* what was sent last is a NAK of a gap, no ACK */
+	bool nak_seq_sent; /* one NAK per gap, which nak_for has shown */
+	bool rnr_sent;
 	bool cnp_pending; /* congestion was marked on a packet */
-	uint64_t cnp_ns; /* when that was last reported; 0: never */
 	uint64_t asked_ns; /* when a request last came in */
-	uint8_t nak_syndrome;
-	uint32_t nak_psn;
-
 	/* Responses due: a ring of resp_size entries, a power of two. */
-	struct roce_response *resp;
-	uint32_t resp_size, resp_head, resp_tail;
+	uint32_t resp_head, resp_tail;
 	struct reorder *reorder; /* reorder.c; NULL: nothing is kept */
+	uint32_t held_psn; /* epsn when an ACK began to wait */
 	uint16_t
 		sport; /* from where the last request in order came; 0: no UDP */
-	uint8_t again; /* so often in a row a request was repeated, */
-	uint32_t again_psn; /* with this PSN */
+	uint8_t again; /* so often in a row again_psn was repeated */
+	uint8_t nak_syndrome;
+
+	/* The message that it is in the middle of. */
+	QP_LINE uint64_t va; /* write: next byte's address */
+	uint32_t offset; /* bytes of the message placed */
+	uint32_t left; /* write: bytes of RETH.DMALen to come */
+	uint32_t rkey;
+	uint32_t pd; /* write: whose key it is */
+	uint32_t req_pd; /* whose keys the request that is looked at names */
+	uint32_t recv_srqn; /* XRC: of which SRQ the receive in use is */
+	struct backoff hold; /* a try: an ACK that waits */
+	uint32_t nak_psn;
+	uint32_t resp_size;
+	struct roce_response *resp;
+
+	uint32_t nak_for; /* the PSN behind a gap */
+	uint32_t again_psn;
+	uint32_t rnr_count; /* messages without a receive, */
+	uint32_t rnr_said; /* as many when that was explained last, */
+	uint64_t rnr_said_ns; /* and when */
+	uint64_t cnp_ns; /* when congestion was last reported; 0: never */
 	struct roce_atomic_done *atomics;
 	uint32_t atomics_size, atomics_next;
 
@@ -266,7 +272,6 @@ struct roce_responder {
 #define PACE_SLOW_NS (20 * MSEC)
 
 struct roce_pace {
-	bool on; /* RC: for now */
 	int64_t bytes; /* that may be sent now; negative: owed */
 	uint32_t rate; /* bytes per millisecond */
 	uint32_t burst; /* bytes that gather at most */
@@ -279,23 +284,28 @@ struct roce_pace {
 
 struct roce_qp {
 	struct qp base;
-	uint8_t service; /* enum roce_service */
+	QP_LINE struct roce_path path;
+	QP_LINE uint8_t service; /* enum roce_service */
 	bool comm_est; /* event raised */
 	bool direct_likely, direct_many; /* roce_direct.c */
 	uint32_t busy; /* link had no room: look again at busy_ns */
-	uint64_t busy_ns;
-	uint32_t seed;
-
-	struct roce_path path;
 	uint32_t path_hash; /* of what comes from the peer */
 	uint32_t dest_qpn;
 	uint32_t mtu; /* bytes */
+	uint32_t seed;
+	bool paced; /* RC: by pace, for now */
+	struct roce_qp_stats stats; /* begins with those of every packet */
+	uint64_t busy_ns;
 	struct roce_requester req;
-	struct roce_pace pace;
 	struct roce_responder rsp;
-	struct roce_qp_stats stats;
+	struct roce_pace pace;
 	uint32_t drops_explained; /* 1 << enum roce_drop */
 };
+
+_Static_assert(offsetof(struct roce_qp, stats.rx_bytes) -
+			       offsetof(struct roce_qp, service) <
+		       64,
+	       "one cache line");
 
 #define explain(qp, ...) qp_explain(&(qp)->base, __VA_ARGS__)
 #define SAY_NS (1000 * MSEC) /* what goes on is said as often */
@@ -460,7 +470,7 @@ void cc_congested(struct roce_qp *qp);
 bool pace_has_room(struct roce_qp *qp);
 static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)
 {
-	return path->lossless || (qp_is_reliable(&qp->base) && !qp->pace.on) ||
+	return path->lossless || (qp_is_reliable(&qp->base) && !qp->paced) ||
 	       pace_has_room(qp);
 }
 

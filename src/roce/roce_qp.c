@@ -36,7 +36,7 @@ static int find_service(struct roce_qp *qp, const struct qp_init *init)
 
 int roce_qp_create(struct roce_qp **out, struct qp_init *init)
 {
-	struct roce_qp *qp = calloc(1, sizeof(*qp));
+	struct roce_qp *qp = aligned_zalloc(sizeof(*qp));
 	int err;
 
 	if (!qp)

@@ -38,17 +38,17 @@ struct shca_wr; /* a work request being built */
 
 /* remote.c: the process at the other end, if its memory can be copied to. */
 struct shca_remote {
-	struct qp_remote remote;
-	struct segment_peer *peer; /* NULL: none is known, */
-	uint64_t again_ns; /* nor looked for before that */
-	uint64_t now_ns; /* of the call that uses it */
-
 	/* What the program posts without a look at the CQ in between. */
 	uint32_t tail; /* of the send queue when it was last looked at */
 	uint32_t looks; /* at the CQ, and others; by then */
 	uint32_t run; /* requests in a row, up to what are many */
 	bool many; /* were, and some of them are still in the queue */
 	uint64_t end_ns; /* of the last one, 0: not known */
+
+	struct segment_peer *peer; /* NULL: none is known, */
+	uint64_t again_ns; /* nor looked for before that */
+	uint64_t now_ns; /* of the call that uses it */
+	struct qp_remote remote;
 };
 
 struct shca_qp {
@@ -56,11 +56,23 @@ struct shca_qp {
 	/* Slots that later headers append to ibv_qp_ex; never offered. */
 	void *later[8];
 	struct shca_live live;
+	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
 
 	struct engine_qp sched;
-	uint32_t async_reported; /* the context's async_lock */
 
-	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
+	const struct qp_ops *ops; /* of the transport */
+	struct qp *core; /* under sched.lock; NULL: sched.dead */
+	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
+	/* For --explain=full, else 0: where it was made, and what is in the
+	 * send queue was posted. */
+	uint32_t *posted;
+	uint32_t made;
+	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
+	bool forged; /* somebody else has been heard: that was explained */
+	_Atomic bool windows; /* of type 2 may be bound to it */
+	struct shca_remote remote; /* under sched.lock */
+
+	uint32_t async_reported; /* the context's async_lock */
 	struct shca_bound {
 		bool is;
 		bool v1; /* by RoCE v1 as well */
@@ -70,11 +82,6 @@ struct shca_qp {
 	bool bound_all; /* or all of its device's (UD) */
 	struct ibv_ah_attr av, alt_av;
 
-	const struct qp_ops *ops; /* of the transport */
-	struct qp *core; /* under sched.lock; NULL: sched.dead */
-	struct shca_remote remote; /* under sched.lock */
-	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
-	bool forged; /* somebody else has been heard: that was explained */
 	struct { /* what its peer's process has said last (src/move) */
 		uint64_t process, counter;
 	} said;
@@ -104,14 +111,6 @@ struct shca_qp {
 		uint8_t asks;
 		uint8_t begins; /* looks that found the reply acknowledged */
 	} stream;
-	_Atomic bool windows; /* of type 2 may be bound to it */
-
-	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
-
-	/* For --explain=full, else 0: where it was made, and what is in the
-	 * send queue was posted. */
-	uint32_t made;
-	uint32_t *posted;
 
 	/* wr.c: between wr_start and wr_complete. */
 	struct lock wr_lock; /* before lock */

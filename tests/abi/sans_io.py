@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 ALLOWED = """
-    calloc free malloc realloc
+    aligned_alloc calloc free malloc realloc
     bcmp memchr memcmp memcpy memmove memset
     strchr strcmp strlen strncmp strnlen snprintf
     __assert_fail __stack_chk_fail __memcpy_chk __memset_chk __snprintf_chk
