@@ -98,7 +98,7 @@ def test_places(home, rundir, name, function, line):
     def found(command, *args):
         return [frames[0] for frames in places(tool(rundir, command, *args)) if frames]
     with hanging(home, rundir, name) as p:
-        for command, *args in (["explain", p.pid], ["ps"]):
+        for command, *args in (["explain", p.pid], ["ps", p.pid]):
             rig.until(lambda: any(at == function and line in text for at, text in found(command, *args)),
                       f"{command} has its line", p)
 
