@@ -390,11 +390,13 @@ int moving_hello(struct engine *e, const char **why)
 	}
 	/* Some may yet have to hear that we are back from last time. */
 	await(g);
+	/* A peer that says meanwhile that it is back, with another number, changes
+	 * the queue pair, and then the plan. */
+	pthread_mutex_lock(&g->lock);
 	if (!engine_qps_each(e, add, &l) || l.failed)
 		err = -ENOMEM;
 	if (l.n)
 		qsort(l.qp, l.n, sizeof(*l.qp), move_order);
-	pthread_mutex_lock(&g->lock);
 	if (!err)
 		err = move_plan(g->move, nonce, l.qp, l.n);
 	if (!err)
