@@ -3,8 +3,9 @@
 
 What cachegrind counts as misses of a small last-level cache, while writes go over
 many queue pairs in random order (tests/clients/src/scale.c): so what all share
-is in the cache, and what each queue pair has is not. About the same in every run,
-whatever else the machine does. Each way takes two minutes.
+is in the cache, and what each queue pair has is not. A busy machine adds to it,
+since threads take turns and packets are late: take the least of several runs.
+Each way takes a minute on a quiet one.
 """
 import os
 import re
