@@ -157,6 +157,8 @@ CALLS = ("the kernel's own: an unconnected socket, whose route is looked up for 
          "and steering, TTL and TOS of what comes; and the ACK, a second segment")
 BUSY = "whenever the two ends fall out of step the thread has to wake, on a processor on which the program spins"
 IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: as ib_send_lat, and a wake-up now and then"
+RECORDED = ("a recorded message takes both ends 1,870 instructions more (callgrind): some ten records, each with the clock, and it is "
+            "sent the general way instead of the short one")
 WAIT = ("four system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
         "ppoll(2) has three to wait for before recvmsg(2); what they alone take is in the row below. The rest is headers, "
         "CRC, timers and two completions")
@@ -165,6 +167,7 @@ LIMITS = {
     **probes.LIMITS,
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
        for op, limit in (("send", PING), ("write", BUSY), ("read", IDLE))},
+    **{f"ib_send_lat_recorded_{p}": RECORDED for p in ("wire", "netns")},
     **{f"udp_wire{ack}_{p}": CALLS for p in ("wire", "netns") for ack in ("", "_ack")},
     "udp_bw_crc_64k": "a copy more and a CRC at each end, of which nothing is left out",
     "ib_send_bw_64_l16": "instructions: 2,500 a message of both ends, in lists of 16 (BENCH=instructions)",
