@@ -88,7 +88,7 @@ struct poller {
 	uint32_t seen, seen_took, seen_sends;
 	_Atomic uint32_t back_took; /* took when it stepped back */
 	bool polling; /* what programs did then */
-	uint32_t good; /* probes in a row that programs have passed */
+	uint32_t good; /* probes in a row that programs have passed; lock */
 	struct backoff backoff; /* a try: a probe at a wake; lock */
 	_Atomic uint64_t
 		since; /* programs have made it step back; 0: to rest */
@@ -158,6 +158,7 @@ static inline bool poller_rests(const struct poller *p)
 bool poller_asks(const struct poller *p);
 
 /*
+ * With the caller's lock, as poller_tick(), and all that steps back or forward.
  * The thread has woken for packets. If the result is not 0 it leaves them alone
  * for so many nanoseconds and then calls poller_probed(), none: no packet
  * waits any more. That returns whether programs have taken them.

@@ -410,32 +410,54 @@ static bool is_late(struct engine *e)
 	       !give_programs_time(e, &cpu) && poller_is_late(p, cpu);
 }
 
+/* While the thread has stepped back. A program may make it step forward just
+ * now, which changes the same. */
+static bool tick_says_forward(struct engine *e, uint64_t now)
+{
+	const enum poller_cpu cpu = ticks_cpu(e);
+	bool forward;
+
+	pthread_mutex_lock(&e->thread_lock);
+	forward = poller_tick(&e->poller, now, cpu);
+	pthread_mutex_unlock(&e->thread_lock);
+	return forward || is_late(e);
+}
+
+static uint64_t probe_begins(struct engine *e)
+{
+	const enum poller_cpu cpu = cpu_of_poller(e, &e->looked, POLLER_RAN_NS);
+	uint64_t ns;
+
+	pthread_mutex_lock(&e->thread_lock);
+	ns = poller_probe(&e->poller, cpu);
+	pthread_mutex_unlock(&e->thread_lock);
+	return ns;
+}
+
 /* Whether what the thread has woken for is left to programs (poller.h). */
 static bool leave_to_programs(struct engine *e, const struct woken *woken)
 {
 	struct poller *p = &e->poller;
-	uint64_t now = clock_ns(), ns;
+	uint64_t now = clock_ns();
+	bool taken, none, over;
 	enum poller_cpu cpu;
-	bool taken, none;
 
 	if (poller_is_back(p)) {
 		if (now < poller_tick_at(p))
 			return !woken->link;
-		cpu = ticks_cpu(e);
-		if (!poller_tick(p, now, cpu) && !is_late(e))
+		if (!tick_says_forward(e, now))
 			return !woken->idle;
 		progress_step_forward(e, now);
 		return false;
 	}
-	if (!woken->link || woken->idle)
-		return false;
-	cpu = cpu_of_poller(e, &e->looked, POLLER_RAN_NS);
-	ns = poller_probe(p, cpu);
-	if (!ns)
+	if (!woken->link || woken->idle || !probe_begins(e))
 		return false;
 	none = give_programs_time(e, &cpu);
+	pthread_mutex_lock(&e->thread_lock);
 	taken = poller_probed(p, none, cpu);
-	if (poller_taken_over(p))
+	over = poller_taken_over(p);
+	pthread_mutex_unlock(&e->thread_lock);
+	if (over)
 		progress_step_back(e, clock_ns());
 	return taken;
 }

@@ -71,9 +71,15 @@ static inline void *join(pthread_t thread)
 	struct timespec until;
 	void *ret;
 
+#ifdef __SANITIZE_THREAD__
+	/* TSan does not see that the other one does the same. */
+	(void)until;
+	assert_int_equal(pthread_join(thread, &ret), 0);
+#else
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += 20;
 	assert_int_equal(pthread_timedjoin_np(thread, &ret, &until), 0);
+#endif
 	return ret;
 }
 
