@@ -102,7 +102,13 @@ static bool sleeper_begin(struct engine *e)
 		atomic_store_explicit(&e->shy, shy - 1, memory_order_relaxed);
 		return false;
 	}
-	return poller_sleep(&e->poller, thread_self());
+	if (!poller_sleep(&e->poller, thread_self()))
+		return false;
+	/* Who suspends the process waits for whoever sleeps by then (halt.c). */
+	if (atomic_load(&e->started))
+		return true;
+	sleep_forget(e);
+	return false;
 }
 
 /* Returns the number of packets. */
