@@ -423,15 +423,15 @@ static bool tick_says_forward(struct engine *e, uint64_t now)
 	return forward || is_late(e);
 }
 
-static uint64_t probe_begins(struct engine *e)
+static bool probe_begins(struct engine *e)
 {
 	const enum poller_cpu cpu = cpu_of_poller(e, &e->looked, POLLER_RAN_NS);
-	uint64_t ns;
+	bool begins;
 
 	pthread_mutex_lock(&e->thread_lock);
-	ns = poller_probe(&e->poller, cpu);
+	begins = poller_probe(&e->poller, cpu);
 	pthread_mutex_unlock(&e->thread_lock);
-	return ns;
+	return begins;
 }
 
 /* Whether what the thread has woken for is left to programs (poller.h). */

@@ -372,6 +372,13 @@ static int process_get(struct engine **e)
 	return err;
 }
 
+/* Until peers need nothing more of what has ended, for some seconds at most. */
+static void linger(struct engine *e, bool exiting)
+{
+	shca_timewait_linger(e, exiting);
+	streams_settle(e->streams);
+}
+
 static void process_put(struct engine *e)
 {
 	struct shca_process *p = to_process(e);
@@ -380,8 +387,7 @@ static void process_put(struct engine *e)
 	pthread_mutex_lock(&process_lock);
 	while (p->refs == 1 && !lingered) {
 		pthread_mutex_unlock(&process_lock);
-		shca_timewait_linger(e, false);
-		streams_settle(e->streams);
+		linger(e, false);
 		lingered = true;
 		pthread_mutex_lock(&process_lock);
 	}
@@ -518,8 +524,7 @@ __attribute__((destructor)) static void process_exit(void)
 	if (!process || engine_halted(&process->engine))
 		return;
 	e = &process->engine;
-	shca_timewait_linger(e, true);
-	streams_settle(e->streams);
+	linger(e, true);
 	gsi_farewell(e);
 	if (e->cfg->explain)
 		engine_drops_explain(e);
