@@ -83,7 +83,7 @@ struct cma_channel {
 	uint64_t signals; /* written to it so far */
 	size_t ids; /* identifiers that report here */
 	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
-	bool closed; /* it has been destroyed */
+	_Atomic bool closed; /* it has been destroyed */
 	struct retired_kept kept;
 };
 

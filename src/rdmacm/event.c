@@ -206,9 +206,9 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 }
 
 /*
- * A thread that sleeps in rdma_get_cm_event() while its channel is destroyed,
- * as rping's does, sleeps on, as with the library of rdma-core. One that comes
- * later finds that it is closed.
+ * A thread that is in rdma_get_cm_event() while its channel is destroyed, as
+ * rping's is, sleeps on, as with the library of rdma-core. One that comes later
+ * finds that it is closed.
  */
 void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
@@ -219,7 +219,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 
 	if (!engine_dead(cma_engine())) {
 		cm = cma_lock();
-		if (c->closed) {
+		if (atomic_load(&c->closed)) {
 			cma_unlock();
 			return;
 		}
@@ -228,7 +228,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 			discard_event(ev, cm);
 		}
 		cma_ids_orphan(c);
-		c->closed = true;
+		atomic_store(&c->closed, true);
 		cma_unlock();
 	}
 	close(c->ch.fd);
@@ -350,13 +350,26 @@ static void channel_woken(struct cma_channel *c, uint64_t signals)
 
 #define CATCH_UP_NS 20000000u /* where there is no end of it */
 
-static int fetch_event(struct cma_channel *c, struct cma_event **out)
+/*
+ * One that was here when the channel was destroyed sleeps on, whether it slept,
+ * waited for the lock or was about to sleep; the descriptor is closed by then.
+ */
+static int channel_gone(bool late)
+{
+	if (late)
+		return -EBADF;
+	for (;;)
+		pause();
+}
+
+static int fetch_event(struct cma_channel *c, bool late, struct cma_event **out)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
-	bool closed, wait, slept = false, inside = false;
+	bool wait, slept = false;
 	struct cma_event *ev;
 	uint64_t n, signals = 0;
 	struct cm *cm;
+	int err;
 
 	for (;;) {
 		/* In the child of a fork the queue is the parent's. */
@@ -392,20 +405,17 @@ static int fetch_event(struct cma_channel *c, struct cma_event **out)
 			pthread_mutex_unlock(&cma_ack_lock);
 		}
 		signals = c->signals;
-		closed = c->closed;
 		cma_unlock();
-		if (closed) {
-			if (!inside)
-				return -EBADF;
-			for (;;)
-				pause();
-		}
-		inside = true;
 		if (ev)
 			break;
+		if (atomic_load(&c->closed))
+			return channel_gone(late);
 		slept = !wait;
-		if (slept && read(c->ch.fd, &n, sizeof(n)) != sizeof(n))
-			return -errno;
+		if (slept && read(c->ch.fd, &n, sizeof(n)) != sizeof(n)) {
+			err = errno;
+			return atomic_load(&c->closed) ? channel_gone(late) :
+							 -err;
+		}
 		if (wait && (fcntl(c->ch.fd, F_GETFL) & O_NONBLOCK))
 			return -EAGAIN;
 		if (wait)
@@ -418,11 +428,13 @@ static int fetch_event(struct cma_channel *c, struct cma_event **out)
 /* The thread may be cancelled while it sleeps. */
 static int fetch_counted(struct cma_channel *c, struct cma_event **out)
 {
+	bool late;
 	int err;
 
 	atomic_fetch_add(&c->readers, 1);
+	late = atomic_load(&c->closed);
 	pthread_cleanup_push(reader_leaves, c);
-	err = fetch_event(c, out);
+	err = fetch_event(c, late, out);
 	pthread_cleanup_pop(1);
 	return err;
 }

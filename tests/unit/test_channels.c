@@ -10,9 +10,60 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <semaphore.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define ROUNDS 200 /* more than are kept */
+
+static _Atomic int held_fd = -1; /* who reads it waits first */
+static sem_t reads, may_read;
+
+/* The library's, too: it stops one thread where a scheduler might. */
+ssize_t read(int fd, void *to, size_t n)
+{
+	if (fd == held_fd) {
+		sem_post(&reads);
+		sem_wait(&may_read);
+	}
+	return syscall(SYS_read, fd, to, n);
+}
+
+static void *asks(void *ch)
+{
+	struct rdma_cm_event *ev;
+
+	rdma_get_cm_event(ch, &ev);
+	return ch;
+}
+
+/* As in rping's client, whose process would end with status 255. */
+static void destroyed_as_one_is_about_to_sleep(void **state)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct timespec soon;
+	pthread_t t;
+	void *ret;
+
+	(void)state;
+	assert_non_null(ch);
+	assert_int_equal(sem_init(&reads, 0, 0), 0);
+	assert_int_equal(sem_init(&may_read, 0, 0), 0);
+	held_fd = ch->fd;
+	assert_int_equal(pthread_create(&t, NULL, asks, ch), 0);
+	assert_int_equal(sem_wait(&reads), 0);
+	rdma_destroy_event_channel(ch);
+	assert_int_equal(sem_post(&may_read), 0);
+	clock_gettime(CLOCK_REALTIME, &soon);
+	soon.tv_sec += 1;
+	assert_int_equal(pthread_timedjoin_np(t, &ret, &soon), ETIMEDOUT);
+	held_fd = -1;
+	assert_int_equal(pthread_cancel(t), 0);
+	assert_int_equal(pthread_join(t, &ret), 0);
+	assert_ptr_equal(ret, PTHREAD_CANCELED);
+}
 
 static void cm_channel(void **state)
 {
@@ -62,6 +113,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cm_channel),
 		cmocka_unit_test(completion_channel),
+		cmocka_unit_test(destroyed_as_one_is_about_to_sleep),
 	};
 
 	mallopt(M_PERTURB, 0xa5);
