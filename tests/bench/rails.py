@@ -75,7 +75,8 @@ BESIDE = [f"touch_again_{pages}" for pages in PAGES]
 LIMITS = {"many_wire": "a sendmsg(2) carries 20 writes of one QP and 6 or 7 of 64, each of which is a flow with a source port of "
                        "its own",
           "many": "the ring to the other process is full: it has room for 1,000 such writes, and 64 queue pairs have "
-                  "32,768 on their way, which then go the slower way of batches"}
+                  "32,768 on their way, which then go the slower way of batches",
+          "lists": "the other end, which takes writes from the ring no faster: lists only make posting cheaper"}
 
 
 def part(net, runs, scale, say, only):
