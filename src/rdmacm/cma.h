@@ -84,6 +84,7 @@ struct cma_channel {
 	size_t ids; /* identifiers that report here */
 	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
 	_Atomic bool closed; /* it has been destroyed */
+	bool blocks; /* its descriptor did, then */
 	struct retired_kept kept;
 };
 

@@ -228,6 +228,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 			discard_event(ev, cm);
 		}
 		cma_ids_orphan(c);
+		c->blocks = !(fcntl(c->ch.fd, F_GETFL) & O_NONBLOCK);
 		atomic_store(&c->closed, true);
 		cma_unlock();
 	}
@@ -353,10 +354,11 @@ static void channel_woken(struct cma_channel *c, uint64_t signals)
 /*
  * One that was here when the channel was destroyed sleeps on, whether it slept,
  * waited for the lock or was about to sleep; the descriptor is closed by then.
+ * Unless the program does not want to sleep there.
  */
-static int channel_gone(bool late)
+static int channel_gone(const struct cma_channel *c, bool late)
 {
-	if (late)
+	if (late || !c->blocks)
 		return -EBADF;
 	for (;;)
 		pause();
@@ -369,7 +371,6 @@ static int fetch_event(struct cma_channel *c, bool late, struct cma_event **out)
 	struct cma_event *ev;
 	uint64_t n, signals = 0;
 	struct cm *cm;
-	int err;
 
 	for (;;) {
 		/* In the child of a fork the queue is the parent's. */
@@ -409,13 +410,11 @@ static int fetch_event(struct cma_channel *c, bool late, struct cma_event **out)
 		if (ev)
 			break;
 		if (atomic_load(&c->closed))
-			return channel_gone(late);
+			return channel_gone(c, late);
 		slept = !wait;
-		if (slept && read(c->ch.fd, &n, sizeof(n)) != sizeof(n)) {
-			err = errno;
-			return atomic_load(&c->closed) ? channel_gone(late) :
-							 -err;
-		}
+		if (slept && read(c->ch.fd, &n, sizeof(n)) != sizeof(n))
+			return atomic_load(&c->closed) ? channel_gone(c, late) :
+							 -errno;
 		if (wait && (fcntl(c->ch.fd, F_GETFL) & O_NONBLOCK))
 			return -EAGAIN;
 		if (wait)

@@ -8,6 +8,7 @@
 #include "unit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -35,8 +36,21 @@ static void *asks(void *ch)
 {
 	struct rdma_cm_event *ev;
 
-	rdma_get_cm_event(ch, &ev);
-	return ch;
+	return rdma_get_cm_event(ch, &ev) && errno == EBADF ? NULL : ch;
+}
+
+static pthread_t destroyed_while_one_asks(struct rdma_event_channel *ch)
+{
+	pthread_t t;
+
+	assert_int_equal(sem_init(&reads, 0, 0), 0);
+	assert_int_equal(sem_init(&may_read, 0, 0), 0);
+	held_fd = ch->fd;
+	assert_int_equal(pthread_create(&t, NULL, asks, ch), 0);
+	assert_int_equal(sem_wait(&reads), 0);
+	rdma_destroy_event_channel(ch);
+	assert_int_equal(sem_post(&may_read), 0);
+	return t;
 }
 
 /* As in rping's client, whose process would end with status 255. */
@@ -49,13 +63,7 @@ static void destroyed_as_one_is_about_to_sleep(void **state)
 
 	(void)state;
 	assert_non_null(ch);
-	assert_int_equal(sem_init(&reads, 0, 0), 0);
-	assert_int_equal(sem_init(&may_read, 0, 0), 0);
-	held_fd = ch->fd;
-	assert_int_equal(pthread_create(&t, NULL, asks, ch), 0);
-	assert_int_equal(sem_wait(&reads), 0);
-	rdma_destroy_event_channel(ch);
-	assert_int_equal(sem_post(&may_read), 0);
+	t = destroyed_while_one_asks(ch);
 	clock_gettime(CLOCK_REALTIME, &soon);
 	soon.tv_sec += 1;
 	assert_int_equal(pthread_timedjoin_np(t, &ret, &soon), ETIMEDOUT);
@@ -63,6 +71,20 @@ static void destroyed_as_one_is_about_to_sleep(void **state)
 	assert_int_equal(pthread_cancel(t), 0);
 	assert_int_equal(pthread_join(t, &ret), 0);
 	assert_ptr_equal(ret, PTHREAD_CANCELED);
+}
+
+/* Who does not want to sleep is told. */
+static void destroyed_as_one_looks(void **state)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	void *ret;
+
+	(void)state;
+	assert_non_null(ch);
+	assert_int_equal(fcntl(ch->fd, F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(pthread_join(destroyed_while_one_asks(ch), &ret), 0);
+	assert_ptr_equal(ret, NULL);
+	held_fd = -1;
 }
 
 static void cm_channel(void **state)
@@ -114,6 +136,7 @@ int main(void)
 		cmocka_unit_test(cm_channel),
 		cmocka_unit_test(completion_channel),
 		cmocka_unit_test(destroyed_as_one_is_about_to_sleep),
+		cmocka_unit_test(destroyed_as_one_looks),
 	};
 
 	mallopt(M_PERTURB, 0xa5);
